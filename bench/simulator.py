@@ -39,7 +39,7 @@ from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
 from virtfleet.local.apiserver.objects.operations import Operations
 from virtfleet.local.apiserver.objects.store import Store
-from virtfleet.local.controllers.binding import bind
+from virtfleet.local.controllers.podposts import bind
 
 NAMESPACE = "default"
 WORKERS = 16

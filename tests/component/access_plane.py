@@ -7,6 +7,7 @@ import base64
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from virtfleet.local.apiserver.rights.tokens import ServiceAccountTokens
 from virtfleet.local.apiserver.serving.discovery import Discovery
 from virtfleet.local.apiserver.serving.http import Server
 from virtfleet.local.apiserver.serving.openapi import OpenApi
-from virtfleet.local.controllers.eviction import Eviction
+from virtfleet.local.controllers.podposts import evict
 
 DEADLINE = 20.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -162,7 +163,7 @@ async def plane(directory: Path) -> AsyncIterator[Plane]:
         )
         operations.posts |= Reviews(tokens, authorizer).posts()
         api = InProcessApi(operations)
-        operations.posts["", "pods", "eviction"] = Eviction(api)
+        operations.posts["", "pods", "eviction"] = partial(evict, api)
         custom_kinds = CustomKinds(kinds, operations)
         custom_kinds.load()
         server = Server(operations, kinds, Identity(tokens, authorizer), authorizer)

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
 from virtfleet.kube.certificates import RotatingContext
-from virtfleet.kube.resource import Resource
 from virtfleet.local.apiserver.bootstrap import Front, bootstrap
 from virtfleet.local.apiserver.extensions import services
 from virtfleet.local.apiserver.extensions.admission import Chain
@@ -40,8 +38,7 @@ from virtfleet.local.apiserver.serving.discovery import Discovery
 from virtfleet.local.apiserver.serving.http import Server
 from virtfleet.local.apiserver.serving.openapi import OpenApi
 from virtfleet.local.controllers import all as controllers
-from virtfleet.local.controllers.binding import bind
-from virtfleet.local.controllers.eviction import Eviction
+from virtfleet.local.controllers.podposts import bind, evict
 from virtfleet.local.directory import Settings
 from virtfleet.local.identities import LOOPBACK, address_for_pods, cluster_ip, open_pki, server_url
 from virtfleet.local.node import network
@@ -77,7 +74,7 @@ async def serve(data: Path, settings: Settings) -> None:
         custom_kinds.load()
         operations.posts |= Reviews(tokens, authorizer).posts()
         operations.posts["", "pods", "binding"] = partial(bind, api)
-        operations.posts["", "pods", "eviction"] = Eviction(api)
+        operations.posts["", "pods", "eviction"] = partial(evict, api)
 
         server = Server(operations, kinds, Identity(tokens, authorizer), authorizer)
         server.aggregator = aggregation = Aggregation(store, api, session, lambda: pki.front_proxy)
@@ -111,15 +108,10 @@ async def serve(data: Path, settings: Settings) -> None:
             group.create_task(AggregatedRoles(store, api).controller.run())
             group.create_task(NamespaceDefaults(store, api, pki.authority.bundle.decode()).controller.run())
             group.create_task(AccountSecrets(store, api, tokens, pki.authority.bundle).controller.run())
-            group.create_task(controllers.run(api, lambda: _garbage(kinds), data / "volumes"))
+            group.create_task(controllers.run(api, kinds, data / "volumes"))
             group.create_task(_renew(pki, context))
             if for_pods != LOOPBACK:
                 group.create_task(ServiceNetwork(api, net).run())
-
-
-def _garbage(kinds: Kinds) -> Iterable[Resource]:
-    """The kinds whose objects are collected when their owner or namespace goes."""
-    return [k.resource for k in kinds if {"list", "watch", "delete"} <= k.verbs]
 
 
 async def _renew(pki: Pki, context: RotatingContext) -> None:

@@ -11,7 +11,7 @@ nodes:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +57,8 @@ def load(path: Path) -> list[NodeSpec]:
     """Read and check a nodes file."""
     try:
         return parse(yaml.safe_load(path.read_text()))
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, NodesFileError) as error:
         raise NodesFileError(f"{path}: {error}") from error
-    except NodesFileError as error:
-        raise NodesFileError(f"{path}: {error}") from None
 
 
 def parse(data: Any) -> list[NodeSpec]:
@@ -71,37 +69,29 @@ def parse(data: Any) -> list[NodeSpec]:
         raise NodesFileError(f"{error}; a node has name, labels, taints and devices") from error
     seen: set[str] = set()
     for i, node in enumerate(nodes):
-        for problem in _problems(node, seen):
+        if problem := next(_problems(node, seen), ""):
             raise NodesFileError(f"nodes[{i}].{problem}")
         seen.add(node.name)
     return nodes
 
 
-def _problems(node: NodeSpec, seen: set[str]) -> list[str]:
-    problems = []
+def _problems(node: NodeSpec, seen: set[str]) -> Iterator[str]:
     if not _DNS_LABEL.fullmatch(node.name):
-        problems.append(f"name: {node.name!r} is not a name of lower-case letters, digits and '-' (at most 63)")
+        yield f"name: {node.name!r} is not a name of lower-case letters, digits and '-' (at most 63)"
     if node.name in seen:
-        problems.append(f"name: {node.name!r} is used twice")
-    problems += _label_problems(node.labels)
+        yield f"name: {node.name!r} is used twice"
+    for key, value in node.labels.items():
+        if why := label_key_error(key):
+            yield f"labels: {key!r}: {why}"
+        if why := label_value_error(value):
+            yield f"labels[{key}]: {value!r}: {why}"
     for i, taint in enumerate(node.taints):
         if why := label_key_error(taint.key):
-            problems.append(f"taints[{i}].key: {taint.key!r}: {why}")
+            yield f"taints[{i}].key: {taint.key!r}: {why}"
         if taint.effect not in _EFFECTS:
-            problems.append(f"taints[{i}].effect: {taint.effect!r} is none of {', '.join(_EFFECTS)}")
+            yield f"taints[{i}].effect: {taint.effect!r} is none of {', '.join(_EFFECTS)}"
     for resource, count in node.devices.items():
         if "/" not in resource or label_key_error(resource):
-            problems.append(f"devices: {resource!r} is not a resource name such as vendor.example/device")
+            yield f"devices: {resource!r} is not a resource name such as vendor.example/device"
         if count < 0:
-            problems.append(f"devices: {resource!r} needs a number of 0 or more, not {count}")
-    return problems
-
-
-def _label_problems(labels: Mapping[str, str]) -> list[str]:
-    problems = []
-    for key, value in labels.items():
-        if why := label_key_error(key):
-            problems.append(f"labels: {key!r}: {why}")
-        if why := label_value_error(value):
-            problems.append(f"labels[{key}]: {value!r}: {why}")
-    return problems
+            yield f"devices: {resource!r} needs a number of 0 or more, not {count}"

@@ -40,7 +40,10 @@ def run_agent(data: Path, settings: Settings, node: str) -> None:
 
     The API server must be there already.
     """
-    kubeconfig = _node_kubeconfig(data, settings, node)
+    # Certificates are slow to import, and most commands need none.
+    from virtfleet.local.identities import open_pki, server_url
+
+    kubeconfig = open_pki(data, settings).write_kubeconfig(server_url(settings), node)
     [spec] = [spec for spec in settings.nodes if spec.name == node]
     argv = [sys.executable, "-m", "virtfleet.local.node", "--data", str(data), "--kubeconfig", str(kubeconfig)]
     _run(data, node, [*argv, "--node", msgspec.json.encode(spec).decode()])
@@ -49,10 +52,3 @@ def run_agent(data: Path, settings: Settings, node: str) -> None:
 def _run(data: Path, name: str, argv: list[str]) -> None:
     env = {"VIRTFLEET_CODE": fingerprint()}
     supervisor.ask(data, op="run", name=name, argv=argv, env=env, silence=signsoflife.SILENCE)
-
-
-def _node_kubeconfig(data: Path, settings: Settings, node: str) -> Path:
-    # Certificates are slow to import, and most commands need none.
-    from virtfleet.local.identities import open_pki, server_url
-
-    return open_pki(data, settings).write_kubeconfig(server_url(settings), node)

@@ -288,17 +288,14 @@ class Supervisor:
 
     def _reap(self) -> None:
         for child in list(self.children.values()):
-            if child.process is None or child.process.poll() is None:
-                if child.process is None and not child.wanted:
-                    self._forget(child)
-                continue
-            status, child.process = child.process.returncode, None
-            if not child.wanted:
+            if child.process is not None and child.process.poll() is not None:
+                status, child.process = child.process.returncode, None
+                if child.wanted:
+                    silent = f"gave no sign of life for {child.silence:.0f} s and was killed"
+                    ended = f"ended with {status}" + (f": {child.words}" if child.words else "")
+                    self._later(child, silent if child.hung else ended)
+            if child.process is None and not child.wanted:
                 self._forget(child)
-                continue
-            silent = f"gave no sign of life for {child.silence:.0f} s and was killed"
-            ended = f"ended with {status}" + (f": {child.words}" if child.words else "")
-            self._later(child, silent if child.hung else ended)
 
     def _later(self, child: Child, why: str) -> None:
         """Decide when a child that is not running starts again."""

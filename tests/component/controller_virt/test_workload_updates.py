@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from virtfleet.controller.migration import retries
 from virtfleet.controller.workloads import controller
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import EVENTS, KUBEVIRTS, VMI_MIGRATIONS, VMIS, VMS, Obj
-from virtfleet.local.controllers.eviction import Eviction
+from virtfleet.local.controllers.podposts import evict
 
 OLD, NEW = (f"virtfleet/virt-launcher:{tag}" for tag in (__version__, "new"))
 MOVABLE = [{"type": "LiveMigratable", "status": "True"}]
@@ -31,7 +32,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def says(virt: Plane, *, settled: bool = True, **spec: Any) -> None:
     """The administrator changes the KubeVirt object, and the operator is done with it or not."""
-    virt.cluster.operations.posts["", "pods", "eviction"] = Eviction(virt.api)
+    virt.cluster.operations.posts["", "pods", "eviction"] = partial(evict, virt.api)
     stored = await virt.api.patch(KUBEVIRTS, "kubevirt", {"spec": spec}, NAMESPACE)
     read, generation = Installation(stored), stored["metadata"]["generation"]
     status = {"phase": "Deployed", "observedGeneration": generation, "targetDeploymentConfig": f"id{generation}"}

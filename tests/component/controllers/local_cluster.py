@@ -26,8 +26,7 @@ from virtfleet.local.apiserver.objects.operations import Operations
 from virtfleet.local.apiserver.objects.store import Store
 from virtfleet.local.controllers import all as controllers
 from virtfleet.local.controllers import pods as projections
-from virtfleet.local.controllers.binding import bind
-from virtfleet.local.controllers.eviction import Eviction
+from virtfleet.local.controllers.podposts import bind, evict
 from virtfleet.local.controllers.pods import Pod
 
 DEADLINE = 20.0
@@ -46,11 +45,8 @@ class Cluster:
         self._task: asyncio.Task[None] | None = None
         self._stops = 0
 
-    def resources(self) -> list[Resource]:
-        return [kind.resource for kind in self.kinds if {"list", "watch", "delete"} <= kind.verbs]
-
     def start(self) -> None:
-        run = controllers.run(self.api, self.resources, self.volumes, node_grace=self.node_grace)
+        run = controllers.run(self.api, self.kinds, self.volumes, node_grace=self.node_grace)
         self._task = asyncio.create_task(run)
 
     async def stop(self) -> None:
@@ -166,7 +162,7 @@ async def local_cluster(directory: Path, *, nodes: int = 3) -> AsyncIterator[tup
     operations = Operations(store, kinds)
     api = InProcessApi(operations)
     operations.posts["", "pods", "binding"] = partial(bind, api)
-    operations.posts["", "pods", "eviction"] = Eviction(api)
+    operations.posts["", "pods", "eviction"] = partial(evict, api)
     cluster, kubelets = Cluster(api, kinds, directory), Kubelets(api)
     await api.create(NAMESPACES, {"metadata": {"name": "default"}})
     for i in range(nodes):

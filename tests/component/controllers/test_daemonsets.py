@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from local_cluster import Cluster, Kubelets
 
 from virtfleet.kube.api import Patch
 from virtfleet.kube.resource import DAEMON_SETS, NODES, PODS, Obj
+from virtfleet.local.controllers import daemonset
 
 
 def a_daemon(**spec: Any) -> Obj:
@@ -110,21 +112,11 @@ async def test_on_delete_replaces_pods_only_when_somebody_deletes_them(cluster: 
     await on_nodes(cluster, "node0", "node1", "node2", image="two")
 
 
-async def test_a_failed_pod_is_replaced(cluster: Cluster) -> None:
+async def test_a_failed_pod_is_replaced(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemonset, "RETRY", 1.0)
     await cluster.api.create(DAEMON_SETS, a_daemon(), "default")
     pods = await on_nodes(cluster, "node0", "node1", "node2")
     name = pods[0]["metadata"]["name"]
     await cluster.api.patch(PODS, name, {"status": {"phase": "Failed"}}, "default", subresource="status")
     await cluster.gone(PODS, name)
     await on_nodes(cluster, "node0", "node1", "node2")
-
-
-async def test_a_pod_counts_as_available_only_after_it_was_ready_for_long_enough(cluster: Cluster) -> None:
-    await cluster.api.create(DAEMON_SETS, a_daemon(minReadySeconds=2), "default")
-
-    async def status(available: int) -> bool:
-        live = (await cluster.api.get(DAEMON_SETS, "agent", "default")).get("status", {})
-        return bool(live.get("numberReady") == 3 and live.get("numberAvailable") == available)
-
-    await cluster.until(lambda: status(0))
-    await cluster.until(lambda: status(3))

@@ -78,7 +78,6 @@ async def test_a_headless_service_without_ports_has_endpoints_too(cluster: Clust
     await create_service(cluster, clusterIP="None", ports=[])
     await create_pod(cluster, "a")
     await endpoints_are(cluster, a=True)
-    assert "service.kubernetes.io/headless" in (await slices(cluster))[0]["metadata"]["labels"]
 
 
 async def test_what_is_no_longer_selected_disappears_and_a_deleted_slice_comes_back(cluster: Cluster) -> None:

@@ -116,16 +116,6 @@ async def test_a_deadline_ends_a_job_and_a_time_to_live_deletes_it(cluster: Clus
     await cluster.gone(JOBS, "j")
 
 
-async def test_a_suspended_job_has_no_pods_and_loses_no_count(cluster: Cluster) -> None:
-    await cluster.api.create(JOBS, a_job(backoffLimit=0), "default")
-    await running(cluster, 1)
-    await cluster.api.patch(JOBS, "j", {"spec": {"suspend": True}}, "default")
-    now = await status(cluster, active=0, failed=0, Suspended="JobSuspended")
-    assert "startTime" not in now
-    await cluster.api.patch(JOBS, "j", {"spec": {"suspend": False}}, "default")
-    await running(cluster, 1)
-
-
 async def test_without_a_number_one_that_succeeds_says_that_all_is_done(cluster: Cluster) -> None:
     await cluster.api.create(JOBS, a_job(parallelism=2), "default")
     one, two = await running(cluster, 2)
@@ -147,6 +137,7 @@ async def test_a_deleted_job_takes_its_pods_along(cluster: Cluster) -> None:
     ("spec", "words"),
     [
         ({"completionMode": "Indexed"}, "spec.completionMode"),
+        ({"suspend": True}, "spec.suspend"),
         ({"podFailurePolicy": {"rules": []}}, "spec.podFailurePolicy: Forbidden: this API server does not do that"),
         ({"parallelism": -1}, "spec.parallelism"),
         ({"template": {}}, "spec.template.spec.containers: Required value"),

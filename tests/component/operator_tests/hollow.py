@@ -52,8 +52,7 @@ from virtfleet.local.apiserver.rights.access import Attributes, User
 from virtfleet.local.apiserver.rights.escalation import EscalationGuard
 from virtfleet.local.apiserver.rights.rbac import Authorizer
 from virtfleet.local.apiserver.tables.forms import Plain
-from virtfleet.local.controllers.binding import bind
-from virtfleet.local.controllers.eviction import Eviction
+from virtfleet.local.controllers.podposts import bind, evict
 from virtfleet.local.controllers.pods import Pod
 from virtfleet.operator import manifest, standin
 from virtfleet.operator.reconcile import Operator
@@ -422,7 +421,7 @@ async def hollow(directory: Path, *, nodes: int = 3) -> AsyncIterator[Hollow]:
     custom.load()
     api = InProcessApi(operations)
     operations.posts["", "pods", "binding"] = partial(bind, api)
-    operations.posts["", "pods", "eviction"] = Eviction(api)
+    operations.posts["", "pods", "eviction"] = partial(evict, api)
     cluster, kubelets, tower = Cluster(api, kinds, directory), SlowToEnd(api), Watchtower(store)
     cluster.node_grace = 3600.0  # nobody renews the nodes' signs of life
     await api.create(NAMESPACES, {"metadata": {"name": "default"}})

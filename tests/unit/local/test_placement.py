@@ -243,7 +243,7 @@ def test_a_namespace_selector_looks_at_the_labels_of_namespaces() -> None:
     }
     book = a_book(a_node("a"), a=[a_pod("there", labels={"app": "db"}, namespace="theirs")])
     assert place(a_pod(affinity=affinity), book).node == "a"
-    book.namespaces = {"theirs": {"team": "x"}}
+    book.namespaces = {"theirs": {"team": "x"}}.get
     assert place(a_pod(affinity=affinity), book).node == ""
 
 

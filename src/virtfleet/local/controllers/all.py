@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from virtfleet.kube.api import KubeApi
+from virtfleet.kube.controller import Controller
 from virtfleet.kube.resource import Resource
-from virtfleet.local.controllers.caches import Caches, Runnable
+from virtfleet.local.apiserver.kinds.registry import Kinds
+from virtfleet.local.controllers.caches import Caches
 from virtfleet.local.controllers.daemonset import DaemonSets
 from virtfleet.local.controllers.deployment import Deployments
 from virtfleet.local.controllers.disruption import Disruptions
@@ -22,16 +23,19 @@ from virtfleet.local.controllers.scheduler import Scheduler
 from virtfleet.local.controllers.volumes import Volumes
 
 
-async def run(
-    api: KubeApi, kinds: Callable[[], Iterable[Resource]], volumes: Path, *, node_grace: float = GRACE
-) -> None:
+async def run(api: KubeApi, kinds: Kinds, volumes: Path, *, node_grace: float = GRACE) -> None:
     """Run until cancelled.
 
-    `kinds` are the kinds that are served now and can be listed, watched and deleted. `volumes` is the directory below
-    which volumes of the class `local` are made. `node_grace` is how long a node may be silent.
+    `kinds` are those that are served, which may change. `volumes` is the directory below which volumes of the class
+    `local` are made. `node_grace` is how long a node may be silent.
     """
+
+    def collected() -> list[Resource]:
+        """The kinds whose objects go with their owner or namespace."""
+        return [kind.resource for kind in kinds if {"list", "watch", "delete"} <= kind.verbs]
+
     caches = Caches(api)
-    controllers: list[Runnable] = [
+    controllers: list[Controller | Garbage] = [
         Scheduler(caches).controller,
         ReplicaSets(caches).controller,
         Deployments(caches).controller,
@@ -39,11 +43,13 @@ async def run(
         Jobs(caches).controller,
         Endpoints(caches).controller,
         Disruptions(caches).controller,
-        Namespaces(caches, kinds).controller,
+        Namespaces(caches, collected).controller,
         NodeLifecycle(caches, grace=node_grace).controller,
         *Volumes(caches, volumes).controllers,
-        Garbage(caches, kinds),
+        Garbage(caches, collected),
     ]
     async with asyncio.TaskGroup() as group:
-        for part in (*caches.parts, *controllers):
+        for part in caches.parts:
             group.create_task(part.run())
+        for controller in controllers:
+            group.create_task(controller.run())

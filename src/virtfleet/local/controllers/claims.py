@@ -1,14 +1,14 @@
-"""Decisions about claims and volumes: which volume fits which claim, and where a pod may go because of them. Pure."""
+"""Decisions about claims and volumes: which volume fits which claim, and where a pod may go because of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from virtfleet.api.selectors import from_label_selector, node_selector_matches
 from virtfleet.kube.resource import Obj
+from virtfleet.local.controllers.caches import Caches
 from virtfleet.local.controllers.nodes import NodeView
-from virtfleet.local.controllers.placement import NO_VOLUMES, Volumes
+from virtfleet.local.controllers.placement import Volumes
 from virtfleet.local.controllers.pods import Pod, amounts
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
@@ -73,47 +73,34 @@ def best_match(claim: Obj, volumes: Iterable[Obj], node: NodeView | None) -> Obj
     return min(fitting, key=lambda v: (not v["spec"].get("claimRef"), size_of(v), v["metadata"]["name"]), default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """Where the scheduler looks claims up."""
+def constraints(pod: Pod, caches: Caches) -> tuple[Volumes, list[Obj]]:
+    """Where the pod's claims let it go, and the claims that wait to hear which node it will be."""
+    bound: list[Obj] = []
+    waiting: list[tuple[Obj, Obj]] = []  # with their classes
+    for name in pod.template.claims:
+        claim = caches.claims.get(f"{pod.namespace}/{name}")
+        if claim is None:
+            return Volumes(blocker=f'persistentvolumeclaim "{name}" not found'), []
+        if claim["metadata"].get("deletionTimestamp"):
+            return Volumes(blocker=f'persistentvolumeclaim "{name}" is being deleted'), []
+        storage_class = caches.classes.get(claim["spec"].get("storageClassName") or "")
+        if is_bound(claim):
+            volume = caches.volumes.get(claim["spec"]["volumeName"])
+            if volume is None:
+                return Volumes(admits=lambda node: LOST), []
+            bound.append(volume)
+        elif storage_class and waits(storage_class) and not claim["spec"].get("volumeName"):
+            waiting.append((claim, storage_class))
+        else:
+            return Volumes(blocker="pod has unbound immediate PersistentVolumeClaims"), []
 
-    claim: Callable[[str], Obj | None]  # by namespace/name
-    volume: Callable[[str], Obj | None]
-    volumes: Callable[[], Iterable[Obj]]
-    storage_class: Callable[[str], Obj | None]
-
-    def constraints(self, pod: Pod) -> tuple[Volumes, list[Obj]]:
-        """Where the pod's claims let it go, and the claims that wait to hear which node it will be."""
-        if not pod.template.claims:
-            return NO_VOLUMES, []
-        bound: list[Obj] = []
-        waiting: list[Obj] = []
-        for name in pod.template.claims:
-            claim = self.claim(f"{pod.namespace}/{name}")
-            if claim is None:
-                return Volumes(blocker=f'persistentvolumeclaim "{name}" not found'), []
-            if claim["metadata"].get("deletionTimestamp"):
-                return Volumes(blocker=f'persistentvolumeclaim "{name}" is being deleted'), []
-            if is_bound(claim):
-                volume = self.volume(claim["spec"]["volumeName"])
-                if volume is None:
-                    return Volumes(admits=lambda node: LOST), []
-                bound.append(volume)
-            elif waits(self._class(claim)) and not claim["spec"].get("volumeName"):
-                waiting.append(claim)
-            else:
-                return Volumes(blocker="pod has unbound immediate PersistentVolumeClaims"), []
-        return Volumes(admits=lambda node: self._refuse(node, bound, waiting)), waiting
-
-    def _class(self, claim: Obj) -> Obj | None:
-        return self.storage_class(claim["spec"].get("storageClassName") or "")
-
-    def _refuse(self, node: NodeView, bound: list[Obj], waiting: list[Obj]) -> str:
-        if not all(admits(v, node) for v in bound):
+    def refuse(node: NodeView) -> str:
+        if not all(admits(volume, node) for volume in bound):
             return "node(s) didn't match PersistentVolume's node affinity"
-        for claim in waiting:
-            storage_class = self._class(claim)
-            made = storage_class is not None and storage_class.get("provisioner") != NO_PROVISIONER
-            if not made and not best_match(claim, self.volumes(), node):
+        for claim, storage_class in waiting:
+            made = storage_class.get("provisioner") != NO_PROVISIONER
+            if not made and not best_match(claim, caches.volumes.list(), node):
                 return "node(s) didn't find available persistent volumes to bind"
         return ""
+
+    return Volumes(admits=refuse), [claim for claim, _ in waiting]

@@ -2,38 +2,30 @@
 
 Each reconcile takes one step (`rollout` says which) and looks again when the replica sets have followed. The replica
 set of a template is named after the template's hash, so that a step that was half done when the process died is found
-and not done twice.
+and not done twice. `kubectl rollout` reads what is written on deployments and their sets.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import Any
 
+from virtfleet.api import conditions
 from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_already_exists
-from virtfleet.kube.resource import DEPLOYMENTS, Obj
-from virtfleet.local.controllers import rollout
-from virtfleet.local.controllers.caches import Caches
-from virtfleet.local.controllers.collection import about, controller_of, is_controlled_by
-from virtfleet.local.controllers.deployment_sets import (
-    REVISION,
-    annotations_for,
-    bounds_of,
-    by_age,
-    is_complete,
-    is_rolling,
-    numbers,
-    revision,
-    same_template,
-    set_for,
-    status_of,
-)
-from virtfleet.local.controllers.pods import Pod
-from virtfleet.local.controllers.rollout import Set, Sizes
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import DEPLOYMENTS, REPLICA_SETS, Obj, owner_reference
+from virtfleet.local.controllers.caches import Caches, about, controller_of
+from virtfleet.local.controllers.pods import Pod, template_hash
+from virtfleet.local.controllers.rollout import Bounds, Set, Sizes, grow, rolling
 
+HASH = "pod-template-hash"
+REVISION = "deployment.kubernetes.io/revision"
+NOT_COPIED = {REVISION, "kubectl.kubernetes.io/last-applied-configuration"}
+DONE = "NewReplicaSetAvailable"
 NEW = ""  # the replica set of the present template, while it does not exist
+_LONGEST = 242  # characters of a deployment's name that leave room for a hash in that of a replica set
 
 
 class Deployments:
@@ -59,14 +51,16 @@ class Deployments:
         deployment = self._deployments.get(key)
         if deployment is None or deployment["metadata"].get("deletionTimestamp"):
             return
-        sets, template = self._sets.by_index("owner", deployment["metadata"]["uid"]), deployment["spec"]["template"]
-        new = next((s for s in by_age(sets) if same_template(s["spec"]["template"], template)), None)
+        # Oldest first, so that of several sets of one template always the same one is the new one.
+        sets = sorted(self._sets.by_index("owner", deployment["metadata"]["uid"]), key=_age)
+        template = deployment["spec"]["template"]
+        new = next((s for s in sets if same_template(s["spec"]["template"], template)), None)
         old = [s for s in sets if s is not new]
         if new:
             new = await self._keep_revision(deployment, new, old)
         sizes = self._sizes(deployment, new, old)
         if NEW in sizes:
-            deployment, new = await self._create_set(deployment, old, sizes[NEW])
+            new = await self._create_set(deployment, set_for(deployment, old, sizes[NEW]))
         old = [await self._resize(deployment, s, sizes) for s in old]
         new = await self._resize(deployment, new, sizes) if new else None
         if not deployment["spec"].get("paused"):
@@ -75,15 +69,13 @@ class Deployments:
 
     def _sizes(self, deployment: Obj, new: Obj | None, old: list[Obj]) -> Sizes:
         """The replica sets that get another size now, a new one among them."""
-        bounds, others = bounds_of(deployment), [numbers(s) for s in old]
+        bounds, others = bounds_of(deployment), [_numbers(s) for s in old]
         if deployment["spec"].get("paused"):
-            return rollout.paused(bounds, [*([numbers(new)] if new else []), *others])
+            # Nothing moves from set to set; where there is only one in use, it follows the deployment's size.
+            used = [s for s in (*([_numbers(new)] if new else []), *others) if s.replicas]
+            return {used[0].name: bounds.replicas} if len(used) == 1 else {}
         if is_rolling(deployment):
-            return (
-                rollout.rolling(bounds, numbers(new), others)
-                if new
-                else {NEW: rollout.grow(bounds, Set(NEW, 0), others)}
-            )
+            return rolling(bounds, _numbers(new), others) if new else {NEW: grow(bounds, Set(NEW, 0), others)}
         # Recreate: no new pod before the last old one is gone.
         ending = {s.name: 0 for s in others if s.replicas}
         running = any(not p.terminal for s in old for p in self._pods.by_index("owner", s["metadata"]["uid"]))
@@ -92,57 +84,39 @@ class Deployments:
     async def _keep_revision(self, deployment: Obj, new: Obj, old: list[Obj]) -> Obj:
         """The new set is the newest in the history, and the deployment says which one that is."""
         wanted = annotations_for(deployment, new, old)
-        min_ready = deployment["spec"].get("minReadySeconds", 0)
-        if wanted != (new["metadata"].get("annotations") or {}) or new["spec"].get("minReadySeconds", 0) != min_ready:
-            patch = {"metadata": {"annotations": wanted}, "spec": {"minReadySeconds": min_ready}}
-            new = await self._sets.patch(key_of(new), patch) or new
+        if wanted != (new["metadata"].get("annotations") or {}):
+            new = await self._sets.patch(key_of(new), {"metadata": {"annotations": wanted}}) or new
         if revision(deployment) != revision(new):
             patch = {"metadata": {"annotations": {REVISION: str(revision(new))}}}
             await self._deployments.patch(key_of(deployment), patch)
         return new
 
-    async def _create_set(self, deployment: Obj, old: list[Obj], size: int) -> tuple[Obj, Obj | None]:
-        """The replica set of the present template; None where its name is taken, and the next try has another one."""
-        replica_set = set_for(deployment, old, size)
-        name = replica_set["metadata"]["name"]
+    async def _create_set(self, deployment: Obj, wanted: Obj) -> Obj:
+        name, size = wanted["metadata"]["name"], wanted["spec"]["replicas"]
         try:
-            created = await self._sets.create(replica_set, deployment["metadata"]["namespace"])
+            created = await self._sets.create(wanted, deployment["metadata"]["namespace"])
         except ApiError as error:
-            if is_already_exists(error):
-                return await self._existing(deployment, key_of(replica_set)), None
             message = f'Failed to create new replica set "{name}": {error.message}'
             self._recorder.warning(about(deployment, DEPLOYMENTS), "ReplicaSetCreateError", message)
             raise
         if size:
-            message = f"Scaled up replica set {name} from 0 to {size}"
-            self._recorder.normal(about(deployment, DEPLOYMENTS), "ScalingReplicaSet", message)
-        return deployment, created
-
-    async def _existing(self, deployment: Obj, key: str) -> Obj:
-        """A set of that name is there: ours, which the cache is about to show, or somebody else's."""
-        there = await self._sets.find(key)
-        if there is None:
-            raise ApiError("Conflict", f"replica set {key} has gone just now")
-        ours = is_controlled_by(there, deployment["metadata"]["uid"])
-        if ours and same_template(there["spec"]["template"], deployment["spec"]["template"]):
-            self._sets.observe(there)
-            return deployment
-        count = ((deployment.get("status") or {}).get("collisionCount") or 0) + 1
-        return await self._deployments.write_status(deployment, {"collisionCount": count})
+            self._say_scaled(deployment, name, 0, size)
+        return created
 
     async def _resize(self, deployment: Obj, replica_set: Obj, sizes: Sizes) -> Obj:
         name, has = replica_set["metadata"]["name"], replica_set["spec"].get("replicas", 1)
         size = sizes.get(name, has)
         if size == has:
             return replica_set
-        patch = {
-            "metadata": {"resourceVersion": replica_set["metadata"]["resourceVersion"]},
-            "spec": {"replicas": size},
-        }
+        meta = {"resourceVersion": replica_set["metadata"]["resourceVersion"]}
+        patch = {"metadata": meta, "spec": {"replicas": size}}
         resized = await self._sets.patch(key_of(replica_set), patch) or replica_set
+        self._say_scaled(deployment, name, has, size)
+        return resized
+
+    def _say_scaled(self, deployment: Obj, name: str, has: int, size: int) -> None:
         message = f"Scaled {'up' if size > has else 'down'} replica set {name} from {has} to {size}"
         self._recorder.normal(about(deployment, DEPLOYMENTS), "ScalingReplicaSet", message)
-        return resized
 
     async def _prune(self, deployment: Obj, old: list[Obj]) -> None:
         """Forget the oldest templates beyond the history's limit, once nothing of them is left."""
@@ -160,3 +134,137 @@ def _deployment_of(replica_set: Obj) -> Iterable[str]:
     ref = controller_of(replica_set)
     ours = ref is not None and ref["kind"] == "Deployment"
     return [f"{replica_set['metadata']['namespace']}/{ref['name']}"] if ref and ours else []
+
+
+def _age(replica_set: Obj) -> tuple[str, str]:
+    return replica_set["metadata"].get("creationTimestamp", ""), replica_set["metadata"]["name"]
+
+
+def _numbers(replica_set: Obj) -> Set:
+    available = (replica_set.get("status") or {}).get("availableReplicas", 0)
+    return Set(replica_set["metadata"]["name"], replica_set["spec"].get("replicas", 1), available)
+
+
+def same_template(one: Obj, other: Obj) -> bool:
+    """Whether two pod templates are the same but for the label that names them."""
+    return _without_hash(one) == _without_hash(other)
+
+
+def _without_hash(template: Obj) -> Obj:
+    meta = template.get("metadata") or {}
+    labels = {k: v for k, v in (meta.get("labels") or {}).items() if k != HASH}
+    rest = {k: v for k, v in meta.items() if k != "labels" and v}
+    return {"metadata": {**rest, "labels": labels}, "spec": template.get("spec")}
+
+
+def bounds_of(deployment: Obj) -> Bounds:
+    """How far the rollout may leave the wanted number of replicas; Recreate does not care, so it has no slack."""
+    spec = deployment["spec"]
+    replicas = spec.get("replicas", 1)
+    if not is_rolling(deployment):
+        return Bounds(replicas)
+    limits = (spec.get("strategy") or {}).get("rollingUpdate") or {}
+    return Bounds.of(replicas, limits.get("maxSurge", "25%"), limits.get("maxUnavailable", "25%"))
+
+
+def is_rolling(deployment: Obj) -> bool:
+    strategy: Obj = deployment["spec"].get("strategy") or {}
+    return bool(strategy.get("type", "RollingUpdate") == "RollingUpdate")
+
+
+def revision(obj: Obj) -> int:
+    text = (obj["metadata"].get("annotations") or {}).get(REVISION, "")
+    return int(text) if text.isdigit() else 0
+
+
+def annotations_for(deployment: Obj, replica_set: Obj | None, old: list[Obj]) -> dict[str, str]:
+    """The annotations of the new replica set: the deployment's, and its number in the history, after all old ones."""
+    new = replica_set or {"metadata": {}}
+    theirs = deployment["metadata"].get("annotations") or {}
+    copied = {k: v for k, v in theirs.items() if k not in NOT_COPIED}
+    number = max(1, revision(new), *(revision(s) + 1 for s in old))
+    return {**(new["metadata"].get("annotations") or {}), **copied, REVISION: str(number)}
+
+
+def set_for(deployment: Obj, old: list[Obj], size: int) -> Obj:
+    """The replica set of the deployment's present template, named after the template's hash.
+
+    An orphan of an earlier deployment of that name, which is left alone, has another one: the uid counts too.
+    """
+    meta, spec = deployment["metadata"], deployment["spec"]
+    name = template_hash(spec["template"], meta["uid"])
+    template_meta = spec["template"].get("metadata") or {}
+    labels = {**(template_meta.get("labels") or {}), HASH: name}
+    selector = spec["selector"]
+    return {
+        "apiVersion": REPLICA_SETS.api_version,
+        "kind": REPLICA_SETS.kind,
+        "metadata": {
+            "name": f"{meta['name'][:_LONGEST]}-{name}",
+            "namespace": meta["namespace"],
+            "labels": labels,
+            "annotations": annotations_for(deployment, None, old),
+            "ownerReferences": [owner_reference(deployment, DEPLOYMENTS)],
+        },
+        "spec": {
+            "replicas": size,
+            "selector": {**selector, "matchLabels": {**(selector.get("matchLabels") or {}), HASH: name}},
+            "template": {**spec["template"], "metadata": {**template_meta, "labels": labels}},
+        },
+    }
+
+
+def is_complete(deployment: Obj, status: Obj) -> bool:
+    replicas = deployment["spec"].get("replicas", 1)
+    return bool(
+        status.get("updatedReplicas", 0) == status.get("replicas", 0) == status.get("availableReplicas", 0) == replicas
+        and status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+    )
+
+
+def status_of(deployment: Obj, new: Obj | None, old: list[Obj], now: float) -> Obj:
+    """The status that follows from the replica sets."""
+    every = [*([new] if new else []), *old]
+    available = _total(every, "availableReplicas")
+    asked = sum(s["spec"].get("replicas", 1) for s in every)
+    status: dict[str, Any] = {
+        "observedGeneration": deployment["metadata"].get("generation", 0),
+        "replicas": _total(every, "replicas"),
+        "updatedReplicas": _total([new], "replicas") if new else 0,
+        "readyReplicas": _total(every, "readyReplicas"),
+        "availableReplicas": available,
+        "unavailableReplicas": max(asked - available, 0),
+    }
+    listed = (deployment.get("status") or {}).get("conditions") or []
+    value, reason, words = "False", "MinimumReplicasUnavailable", "does not have"
+    if available >= bounds_of(deployment).least:
+        value, reason, words = "True", "MinimumReplicasAvailable", "has"
+    message = f"Deployment {words} minimum availability."
+    listed = conditions.put(listed, "Available", value, now, reason=reason, message=message)
+    return {**status, "conditions": _failures(every, _progress(deployment, new, status, listed, now), now)}
+
+
+def _total(sets: list[Obj], field: str) -> int:
+    return sum((s.get("status") or {}).get(field, 0) for s in sets)
+
+
+def _progress(deployment: Obj, new: Obj | None, status: Obj, listed: list[Obj], now: float) -> list[Obj]:
+    """Say how the rollout goes. One that was done stays so: a resize or a lost pod is no rollout."""
+    what = f'ReplicaSet "{new["metadata"]["name"]}"' if new else f'Deployment "{deployment["metadata"]["name"]}"'
+    value, reason, message = "True", "ReplicaSetUpdated", f"{what} is progressing."
+    updated = status["replicas"] == status["updatedReplicas"]
+    if deployment["spec"].get("paused"):
+        value, reason, message = "Unknown", "DeploymentPaused", "Deployment is paused"
+    elif is_complete(deployment, status) or (updated and conditions.holds(listed, "Progressing", reason=DONE)):
+        reason, message = DONE, f"{what} has successfully progressed."
+    return conditions.put(listed, "Progressing", value, now, reason=reason, message=message)
+
+
+def _failures(every: list[Obj], listed: list[Obj], now: float) -> list[Obj]:
+    """Pass on why replica sets cannot get their pods; the new set's reason before those of old ones."""
+    kind = "ReplicaFailure"
+    for replica_set in every:
+        failure = conditions.find((replica_set.get("status") or {}).get("conditions") or (), kind)
+        if failure:
+            return conditions.put(listed, kind, "True", now, reason=failure["reason"], message=failure["message"])
+    return conditions.drop(listed, kind)

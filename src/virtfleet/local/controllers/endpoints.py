@@ -9,17 +9,12 @@ from collections.abc import Iterable
 
 from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import is_already_exists
 from virtfleet.kube.resource import ENDPOINT_SLICES, SERVICES, Obj, owner_reference
 from virtfleet.local.controllers.caches import SERVICE_NAME, Caches, service_of
-from virtfleet.local.controllers.pods import Pod
-from virtfleet.local.controllers.revisions import template_hash
+from virtfleet.local.controllers.pods import Pod, template_hash
 
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 MANAGER = "endpointslice-controller.k8s.io"
-HEADLESS = "service.kubernetes.io/headless"
-
-Port = tuple[str, str, int, str]  # name, protocol, number, appProtocol
 
 
 def selects(service: Obj, pod: Pod) -> bool:
@@ -27,63 +22,57 @@ def selects(service: Obj, pod: Pod) -> bool:
     return bool(selector) and selector.items() <= pod.labels.items()
 
 
-def ports(service: Obj, pod: Pod) -> tuple[Port, ...]:
+def ports(service: Obj, pod: Pod) -> list[Obj]:
     """The service's ports as this pod has them: a named target may be another number in each pod."""
-    numbered: list[Port] = []
+    numbered: list[Obj] = []
     for port in service["spec"].get("ports") or ():
-        protocol, want = port.get("protocol", "TCP"), port.get("targetPort") or port["port"]
-        if isinstance(want, str) and not want.isdigit():
-            named = (n for name, p, n in pod.template.ports if (name, p) == (want, protocol))
-            number = next(named, None)
-        else:
-            number = int(want)
+        protocol, want = port.get("protocol", "TCP"), str(port.get("targetPort") or port["port"])
+        named = (n for name, p, n in pod.template.ports if (name, p) == (want, protocol))
+        number = int(want) if want.isdigit() else next(named, None)
         if number is not None:
-            numbered.append((port.get("name", ""), protocol, number, port.get("appProtocol", "")))
-    return tuple(numbered)
+            app = {"appProtocol": port["appProtocol"]} if port.get("appProtocol") else {}
+            numbered.append({"name": port.get("name", ""), "protocol": protocol, "port": number, **app})
+    return numbered
 
 
 def slices(service: Obj, pods: Iterable[Pod]) -> dict[str, Obj]:
-    """The service's EndpointSlices by name. Names follow from the content, so that none is ever made twice."""
-    groups: dict[tuple[Port, ...], list[Obj]] = {}
-    for pod in sorted(pods, key=lambda p: p.name):
-        address = _address(pod)
-        if address and not pod.terminal and selects(service, pod):
-            groups.setdefault(ports(service, pod), []).append(_endpoint(service, pod, address))
+    """The service's EndpointSlices by name. Names follow from the content, so that none is ever made twice.
+
+    Pods may have addresses of both families; Services of the local cluster have IPv4 only.
+    """
     meta = service["metadata"]
-    result = {}
-    for its_ports, members in (groups or {(): []}).items():
-        name = f"{meta['name']}-{template_hash([meta['uid'], its_ports, 0], 0)[:5]}"
-        result[name] = {
+    labels = {**(meta.get("labels") or {}), SERVICE_NAME: meta["name"], MANAGED_BY: MANAGER}
+    result: dict[str, Obj] = {}
+
+    def slice_of(its_ports: list[Obj]) -> Obj:
+        name = f"{meta['name']}-{template_hash([meta['uid'], its_ports])[:5]}"
+        empty = {
             "apiVersion": ENDPOINT_SLICES.api_version,
             "kind": ENDPOINT_SLICES.kind,
             "metadata": {
                 "name": name,
                 "namespace": meta["namespace"],
-                "labels": _labels(service),
+                "labels": labels,
                 "ownerReferences": [owner_reference(service, SERVICES)],
             },
             "addressType": "IPv4",
-            "endpoints": members,
-            "ports": [_port(p) for p in its_ports],
+            "endpoints": [],
+            "ports": its_ports,
         }
+        return result.setdefault(name, empty)
+
+    for pod in sorted(pods, key=lambda p: p.name):
+        address = next((ip for ip in pod.ips if ":" not in ip), "")
+        if address and not pod.terminal and selects(service, pod):
+            slice_of(ports(service, pod))["endpoints"].append(_endpoint(service, pod, address))
+    if not result:
+        slice_of([])
     return result
-
-
-def _labels(service: Obj) -> dict[str, str]:
-    labels = dict(service["metadata"].get("labels") or {})
-    if service["spec"].get("clusterIP") in ("None", "", None):
-        labels[HEADLESS] = ""
-    return labels | {SERVICE_NAME: service["metadata"]["name"], MANAGED_BY: MANAGER}
-
-
-def _address(pod: Pod) -> str:
-    """Pods may have addresses of both families; Services of the local cluster have IPv4 only."""
-    return next((ip for ip in pod.ips if ":" not in ip), "")
 
 
 def _endpoint(service: Obj, pod: Pod, address: str) -> Obj:
     terminating = pod.deleting is not None
-    endpoint: Obj = {
+    return {
         "addresses": [address],
         "conditions": {
             "ready": bool(service["spec"].get("publishNotReadyAddresses")) or (pod.ready and not terminating),
@@ -91,17 +80,8 @@ def _endpoint(service: Obj, pod: Pod, address: str) -> Obj:
             "terminating": terminating,
         },
         "targetRef": {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid},
+        **({"nodeName": pod.node} if pod.node else {}),
     }
-    if pod.node:
-        endpoint["nodeName"] = pod.node
-    if pod.template.subdomain == service["metadata"]["name"] and pod.template.hostname:
-        endpoint["hostname"] = pod.template.hostname
-    return endpoint
-
-
-def _port(port: Port) -> Obj:
-    name, protocol, number, app = port
-    return {"name": name, "protocol": protocol, "port": number} | ({"appProtocol": app} if app else {})
 
 
 class Endpoints:
@@ -109,7 +89,6 @@ class Endpoints:
 
     def __init__(self, caches: Caches) -> None:
         self._services, self._slices, self._pods = caches.services, caches.slices, caches.pods
-        self._api = caches.api
         self.controller = Controller("endpoints", self.reconcile, workers=5)
         self.controller.follow(self._services)
         self.controller.follow(self._slices, service_of)
@@ -130,21 +109,12 @@ class Endpoints:
             if managed and piece["metadata"]["name"] not in wanted:
                 await self._slices.remove(key_of(piece), piece["metadata"]["uid"])
         for name, piece in wanted.items():
-            await self._put(piece, self._slices.get(f"{namespace}/{name}"))
-
-    async def _put(self, wanted: Obj, there: Obj | None) -> None:
-        """Create or replace, if it is not so already."""
-        if there is None:
-            try:
-                await self._slices.create(wanted, wanted["metadata"]["namespace"])
-                return
-            except Exception as error:
-                there = await self._slices.find(key_of(wanted))
-                if not is_already_exists(error) or there is None:
-                    raise
-        if not _same(there, wanted):
-            meta = {**wanted["metadata"], "resourceVersion": there["metadata"]["resourceVersion"]}
-            self._slices.observe(await self._api.replace(ENDPOINT_SLICES, {**wanted, "metadata": meta}))
+            there = self._slices.get(f"{namespace}/{name}")
+            if there is None:
+                await self._slices.create(piece, namespace)
+            elif not _same(there, piece):
+                version = there["metadata"]["resourceVersion"]
+                await self._slices.replace({**piece, "metadata": {**piece["metadata"], "resourceVersion": version}})
 
 
 def _same(there: Obj, wanted: Obj) -> bool:

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
 
 import msgspec
 
 from virtfleet.kube.cache import Cache, split_key
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ignoring, is_conflict, is_not_found
-from virtfleet.kube.resource import Obj, Resource
-from virtfleet.local.controllers.caches import Caches
-from virtfleet.local.controllers.collection import find
+from virtfleet.kube.resource import EVENTS, Resource
+from virtfleet.local.controllers.caches import Caches, find
 from virtfleet.local.controllers.namespace import one_version_each
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
-# Events are many, short-lived and own nothing.
-IGNORED = {("", "events"), ("events.k8s.io", "events")}
 REMEMBERED = 4096
 NEW_KINDS = 2.0  # seconds between looks for kinds that came or went without a CustomResourceDefinition's doing
 
@@ -35,10 +34,6 @@ class Owner(msgspec.Struct, rename="camel", frozen=True):
     name: str
     api_version: str
     block_owner_deletion: bool | None = None
-
-    @property
-    def group(self) -> str:
-        return self.api_version.rpartition("/")[0]
 
 
 class Item(msgspec.Struct, rename="camel", frozen=True, eq=False):
@@ -65,11 +60,7 @@ class _Object(msgspec.Struct):
     metadata: Item
 
 
-_decoder = msgspec.json.Decoder(_Object)
-
-
-def decode(data: bytes) -> Item:
-    return _decoder.decode(data).metadata
+_read = msgspec.json.Decoder(_Object).decode
 
 
 class Garbage:
@@ -95,25 +86,19 @@ class Garbage:
         """Watch every kind that there is."""
         while True:
             self._kinds_changed.clear()
-            wanted = {r.storage: r for r in one_version_each(self._kinds()) if (r.group, r.plural) not in IGNORED}
+            # Events are many, short-lived and own nothing.
+            wanted = {r.storage: r for r in one_version_each(self._kinds()) if r.storage != EVENTS.storage}
             for gone in self._caches.keys() - wanted.keys():
                 self._drop(gone)
             for new in wanted.keys() - self._caches.keys():
                 self._add(new, wanted[new], group)
-            try:
-                async with asyncio.timeout(NEW_KINDS):
-                    await self._kinds_changed.wait()
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._kinds_changed.wait(), NEW_KINDS)
 
     def _add(self, kind: str, resource: Resource, group: asyncio.TaskGroup) -> None:
         owners = {"owner": lambda item: {owner.uid for owner in item.owners}}
-        cache: Cache[Item] = Cache(self._api, resource, decode=decode, indexes=owners)
-
-        def changed(key: str, old: Item | None, new: Item | None) -> None:
-            self._changed(f"{kind}|{key}", old, new)
-
-        cache.on_change(changed)
+        cache: Cache[Item] = Cache(self._api, resource, decode=lambda data: _read(data).metadata, indexes=owners)
+        cache.on_change(lambda key, old, new: self._changed(f"{kind}|{key}", old, new))
         self._caches[kind] = cache
         self._tasks[kind] = group.create_task(cache.run())
 
@@ -161,7 +146,7 @@ class Garbage:
         ]
 
     def _cache_of(self, owner: Owner) -> Cache[Item] | None:
-        wanted = (owner.kind, owner.group)
+        wanted = (owner.kind, owner.api_version.rpartition("/")[0])
         return next((c for c in self._caches.values() if (c.resource.kind, c.resource.group) == wanted), None)
 
     # -- collecting
@@ -185,7 +170,7 @@ class Garbage:
                 else:
                     self._controller.queue.add(dependent)
             if item.pending == ORPHAN or not self._dependents(item.uid, blocking=True):
-                await self._remove_finalizer(cache.resource, key, item.uid, item.pending)
+                await self._strike(cache.resource, key, "finalizers", lambda name: name == item.pending, item.uid)
 
     async def _judge(self, resource: Resource, item_id: str, key: str) -> None:
         """Delete the object unless one of its owners is there to stay."""
@@ -195,23 +180,31 @@ class Garbage:
         owners = msgspec.convert(live["metadata"].get("ownerReferences") or [], list[Owner])
         states = {owner.uid: await self._state(owner, split_key(key)[0]) for owner in owners}
         leaving = {uid for uid, state in states.items() if state != "solid"}
-        if not leaving:
-            return
-        if len(leaving) < len(states):
+        if leaving and len(leaving) < len(states):
             await self._drop_references(item_id, leaving)
-            return
-        waiting = "waiting" in states.values()
-        await self._delete(resource, live, foreground=waiting and bool(self._dependents(live["metadata"]["uid"])))
+        elif leaving:
+            meta = live["metadata"]
+            held = meta.get("finalizers") or ()
+            foreground = FOREGROUND in held or ("waiting" in states.values() and self._dependents(meta["uid"]))
+            with ignoring(is_not_found):
+                await self._api.delete(
+                    resource,
+                    meta["name"],
+                    meta.get("namespace"),
+                    propagation="Orphan" if ORPHAN in held else "Foreground" if foreground else "Background",
+                    uid=meta["uid"],
+                    resource_version=meta["resourceVersion"],  # an object that got a new owner meanwhile stays
+                )
 
     async def _state(self, owner: Owner, namespace: str | None) -> str:
         """solid, absent, or waiting for its dependents to go. What cannot be told counts as solid."""
         if owner.uid in self._gone:  # a uid never comes back
             return "absent"
         cache = self._cache_of(owner)
-        if cache is None:
-            return "solid"  # a kind that is not served: perhaps not any more, perhaps not yet
-        if cache.resource.namespaced and namespace is None:
-            return "solid"  # an object of the cluster cannot belong to one of a namespace; nobody can look it up
+        # A kind that is not served: perhaps not any more, perhaps not yet. Or an object of the cluster that says it
+        # belongs to one of a namespace: nobody can look that up.
+        if cache is None or (cache.resource.namespaced and namespace is None):
+            return "solid"
         key = f"{namespace}/{owner.name}" if cache.resource.namespaced else owner.name
         known = cache.get(key)
         if known is None or known.uid != owner.uid:
@@ -221,48 +214,23 @@ class Garbage:
             known = msgspec.convert(live["metadata"], Item)
         return "waiting" if known.deletion_timestamp and FOREGROUND in (known.finalizers or ()) else "solid"
 
-    # -- writes
-
-    async def _delete(self, resource: Resource, live: Obj, *, foreground: bool) -> None:
-        meta = live["metadata"]
-        held = meta.get("finalizers") or ()
-        foreground = foreground or FOREGROUND in held
-        propagation = "Orphan" if ORPHAN in held else "Foreground" if foreground else "Background"
-        with ignoring(is_not_found):
-            await self._api.delete(
-                resource,
-                meta["name"],
-                meta.get("namespace"),
-                propagation=propagation,
-                uid=meta["uid"],
-                resource_version=meta["resourceVersion"],  # an object that got a new owner meanwhile stays
-            )
-
     async def _drop_references(self, item_id: str, owners: set[str]) -> None:
         kind, _, key = item_id.partition("|")
-        cache = self._caches.get(kind)
-        if cache is None:
-            return
+        if kind in self._caches:
+            resource = self._caches[kind].resource
+            await self._strike(resource, key, "ownerReferences", lambda reference: reference["uid"] in owners)
 
-        def without(meta: Obj) -> Obj:
-            return {"ownerReferences": [r for r in meta.get("ownerReferences") or () if r["uid"] not in owners]}
-
-        await self._patch_metadata(cache.resource, key, "", without)
-
-    async def _remove_finalizer(self, resource: Resource, key: str, uid: str, finalizer: str) -> None:
-        def without(meta: Obj) -> Obj:
-            return {"finalizers": [f for f in meta.get("finalizers") or () if f != finalizer]}
-
-        await self._patch_metadata(resource, key, uid, without)
-
-    async def _patch_metadata(self, resource: Resource, key: str, uid: str, change: Callable[[Obj], Obj]) -> None:
-        """Change lists of the metadata, of the object as it is now and of no later one."""
+    async def _strike(
+        self, resource: Resource, key: str, field: str, unwanted: Callable[[Any], bool], uid: str = ""
+    ) -> None:
+        """Take entries out of a list in the metadata, of the object as it is now and of no later one."""
         namespace, name = split_key(key)
         while (live := await find(self._api, resource, key)) is not None:
             meta = live["metadata"]
             if uid and meta["uid"] != uid:
                 return
-            patch = {"metadata": {**change(meta), "uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}}
+            kept = [entry for entry in meta.get(field) or () if not unwanted(entry)]
+            patch = {"metadata": {field: kept, "uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}}
             with ignoring(is_conflict, is_not_found):
                 await self._api.patch(resource, name, patch, namespace)
                 return

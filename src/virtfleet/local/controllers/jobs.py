@@ -13,18 +13,14 @@ from typing import Any
 
 from virtfleet.api import conditions
 from virtfleet.api.times import seconds, timestamp
-from virtfleet.kube.api import Patch
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.resource import JOBS, Obj
-from virtfleet.local.controllers.caches import Caches
-from virtfleet.local.controllers.collection import about
-from virtfleet.local.controllers.podcontrol import BURST, PodControl
+from virtfleet.local.controllers.caches import BURST, Caches, PodControl, about
 from virtfleet.local.controllers.pods import JOB_TRACKING, Pod, owners_of, pod_from_template
 from virtfleet.local.controllers.replicaset import deletion_order
 from virtfleet.work.tasks import all_of
 
 FIRST_RETRY, LAST_RETRY = 10.0, 600.0  # seconds after a failure; doubled with each
-_DONE = "Reached expected number of succeeded pods"
 
 
 def counted(status: Obj, pods: Iterable[Pod]) -> Obj:
@@ -46,18 +42,16 @@ def verdict(spec: Obj, status: Obj, active: list[Pod], now: float) -> tuple[str,
     restarts = sum(pod.restarts for pod in active) if spec["template"]["spec"]["restartPolicy"] == "OnFailure" else 0
     if status.get("failed", 0) > limit or (restarts and restarts >= limit):
         return "Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit"
-    if deadline is not None and status.get("startTime") and seconds(status["startTime"]) + deadline <= now:
+    if deadline is not None and seconds(status["startTime"]) + deadline <= now:
         return "Failed", "DeadlineExceeded", "Job was active longer than specified deadline"
     wanted = spec.get("completions")
     if succeeded >= wanted if wanted is not None else succeeded and not active:
-        return "Complete", "CompletionsReached", _DONE
+        return "Complete", "CompletionsReached", "Reached expected number of succeeded pods"
     return None
 
 
 def wanted_now(spec: Obj, status: Obj, active: int) -> int:
     """How many pods there should be."""
-    if spec["suspend"]:
-        return 0
     if spec.get("completions") is None:
         return active if status.get("succeeded") else int(spec["parallelism"])
     return min(int(spec["parallelism"]), int(spec["completions"]) - int(status.get("succeeded", 0)))
@@ -95,14 +89,8 @@ class Jobs:
         if status["failed"] > before:
             self._due[job["metadata"]["uid"]] = now + min(FIRST_RETRY * 2 ** (status["failed"] - 1), LAST_RETRY)
         active = [pod for pod in mine if pod.active]
+        status.setdefault("startTime", timestamp(now))
         end = verdict(spec, status, active, now)
-        if not spec["suspend"]:
-            status.setdefault("startTime", timestamp(now))
-        elif status.get("startTime") and not end:
-            status["startTime"] = None
-        if spec["suspend"] or conditions.find(listed, "Suspended"):
-            word, reason = ("True", "JobSuspended") if spec["suspend"] else ("False", "JobResumed")
-            listed = conditions.put(listed, "Suspended", word, now, reason=reason)
         if end:
             listed = self._end(job, listed, end, now)
             status |= {"completionTime": timestamp(now)} if end[0] == "Complete" else {}
@@ -119,7 +107,11 @@ class Jobs:
         active = [pod for pod in self._pods.by_index("owner", job["metadata"]["uid"]) if pod.active]
         leaving = sum(pod.deleting is not None and not pod.terminal for pod in mine)
         status |= {"active": len(active), "ready": sum(pod.ready for pod in active), "terminating": leaving}
-        await self._write(key, job, status | ({"conditions": listed} if listed else {}))
+        status |= {"conditions": listed} if listed else {}
+        status = {k: v for k, v in status.items() if v != 0 or k in ("ready", "terminating")}
+        if status != job.get("status"):
+            # Not if anybody else has written the job meanwhile: a count must not be lost.
+            await self._jobs.replace({**job, "status": status}, subresource="status")
         await self._let_go(pod for pod in mine if not pod.active)
         return _next(spec, status, wait if missing > 0 else 0.0, now)
 
@@ -130,29 +122,16 @@ class Jobs:
             self._control.recorder.normal(event, "Completed", "Job completed")
         else:
             self._control.recorder.warning(event, reason, message)
-        first = "SuccessCriteriaMet" if kind == "Complete" else "FailureTarget"
-        for each in (first, kind):
+        for each in ("SuccessCriteriaMet" if kind == "Complete" else "FailureTarget", kind):
             listed = conditions.put(listed, each, "True", now, reason=reason, message=message)
         return listed
-
-    async def _write(self, key: str, job: Obj, status: Obj) -> None:
-        """The status, if nobody else has written the job meanwhile: a count must not be lost."""
-        new = {k: v for k, v in status.items() if v not in (0, None) or k in ("ready", "terminating")}
-        old = job.get("status") or {}
-        if new != old:
-            held = {"succeeded": None, "failed": None, **new["uncountedTerminatedPods"]}
-            changes = {**dict.fromkeys(old), **new, "uncountedTerminatedPods": held}
-            meta = {"resourceVersion": job["metadata"]["resourceVersion"]}
-            await self._jobs.patch(key, {"metadata": meta, "status": changes}, how=Patch.MERGE, subresource="status")
 
     async def _expired(self, key: str, job: Obj, ended: float, now: float) -> float | None:
         self._due.pop(job["metadata"]["uid"], None)
         ttl: int | None = job["spec"].get("ttlSecondsAfterFinished")
-        if ttl is not None and ended + ttl > now:
-            return ended + ttl - now
-        if ttl is not None:
+        if ttl is not None and ended + ttl <= now:
             await self._jobs.remove(key, job["metadata"]["uid"])
-        return None
+        return None if ttl is None else max(ended + ttl - now, 0.1)
 
     async def _let_go(self, pods: Iterable[Pod]) -> None:
         await all_of(*(self._pods.release(pod.key, pod.uid, JOB_TRACKING) for pod in pods if pod.tracked))
@@ -161,6 +140,6 @@ class Jobs:
 def _next(spec: Obj, status: Obj, wait: float, now: float) -> float | None:
     """When to look again though nothing happens: for a pod that may follow a failure, and for the deadline."""
     moments: list[Any] = [wait] if wait > 0 else []
-    if "activeDeadlineSeconds" in spec and status.get("startTime"):
+    if "activeDeadlineSeconds" in spec:
         moments.append(seconds(status["startTime"]) + spec["activeDeadlineSeconds"] - now)
     return max(min(moments), 0.1) if moments else None

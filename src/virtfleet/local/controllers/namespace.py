@@ -63,7 +63,10 @@ class Namespaces:
             listed = report(listed, remaining, finalizers, failures, time.time())
             await self._namespaces.write_status(namespace, {"conditions": listed})
             return LOOK_AGAIN
-        await self._release(name)
+        live = await self._api.get(NAMESPACES, name)
+        kept = [f for f in live["spec"].get("finalizers") or () if f != FINALIZER]
+        spec = {**live["spec"], "finalizers": kept}
+        await self._api.replace(NAMESPACES, {**live, "spec": spec}, subresource="finalize")
         return None
 
     async def _empty(self, name: str) -> tuple[Counter[Resource], Counter[str], list[str]]:
@@ -84,13 +87,6 @@ class Namespaces:
                 if not is_not_found(error):  # the kind itself went meanwhile
                     failures.append(error.message)
         return +remaining, finalizers, failures
-
-    async def _release(self, name: str) -> None:
-        live = await self._api.get(NAMESPACES, name)
-        kept = [f for f in live["spec"].get("finalizers") or () if f != FINALIZER]
-        await self._api.replace(
-            NAMESPACES, {**live, "spec": {**live["spec"], "finalizers": kept}}, subresource="finalize"
-        )
 
 
 def one_version_each(kinds: Iterable[Resource]) -> list[Resource]:

@@ -7,7 +7,7 @@ the zone) those live. So one pass over the placed pods gives a table of domains,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 Domain = tuple[str, str]  # topology key, value
-Namespaces = Mapping[str, Mapping[str, str]]
+Namespaces = Callable[[str], Mapping[str, str] | None]  # the labels of a namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Term:
         )
 
     def selects(self, pod: Pod, namespaces: Namespaces) -> bool:
-        in_scope = pod.namespace in self.names or self.namespaces.matches(namespaces.get(pod.namespace))
+        in_scope = pod.namespace in self.names or self.namespaces.matches(namespaces(pod.namespace))
         return in_scope and self.selector.matches(pod.labels)
 
 
@@ -63,24 +63,6 @@ def preferences(pod: Pod) -> list[tuple[int, Term]]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """One hard topology spread constraint with the number of matching pods in each of its domains."""
-
-    topology: str
-    max_skew: int
-    own: int  # 1 where the pod itself matches
-    counts: Counter[str]
-    fewest: int
-
-    def refuses(self, node: NodeView) -> str:
-        reason = "node(s) didn't match pod topology spread constraints"
-        value = node.labels.get(self.topology)
-        if value is None:
-            return f"{reason} (missing required label)"
-        return reason if self.counts[value] + self.own - self.fewest > self.max_skew else ""
-
-
 @dataclass(slots=True)
 class Neighbourhood:
     """Everything about other pods that decides where one pod may go."""
@@ -89,7 +71,7 @@ class Neighbourhood:
     avoided: set[Domain] = field(default_factory=set)  # the pod's own anti-affinity
     guarded: set[Domain] = field(default_factory=set)  # anti-affinity of pods that are there
     liked: Counter[Domain] = field(default_factory=Counter)
-    spreads: list[Spread] = field(default_factory=list)
+    spreads: list[tuple[str, set[str]]] = field(default_factory=list)  # topology key, domains that have enough
 
     @classmethod
     def of(cls, pod: Pod, seats: list[Seat], namespaces: Namespaces) -> Neighbourhood:
@@ -122,7 +104,14 @@ class Neighbourhood:
         ]
         return it
 
-    def refuse_affinity(self, node: NodeView) -> str:
+    def refuse(self, node: NodeView) -> str:
+        """Why the pod cannot go there, if it cannot."""
+        spread = "node(s) didn't match pod topology spread constraints"
+        for topology, full in self.spreads:
+            if topology not in node.labels:
+                return f"{spread} (missing required label)"
+            if node.labels[topology] in full:
+                return spread
         if any(node.labels.get(topology) not in values for topology, values in self.wanted):
             return "node(s) didn't match pod affinity rules"
         if any(node.labels.get(topology) == value for topology, value in self.avoided):
@@ -131,38 +120,27 @@ class Neighbourhood:
             return "node(s) didn't satisfy existing pods anti-affinity rules"
         return ""
 
-    def refuse_spread(self, node: NodeView) -> str:
-        return next((reason for spread in self.spreads if (reason := spread.refuses(node))), "")
-
     def preference(self, node: NodeView) -> float:
         return sum(weight for (topology, value), weight in self.liked.items() if node.labels.get(topology) == value)
 
 
-def _spread(constraint: Mapping[str, Any], pod: Pod, seats: list[Seat]) -> Spread:
+def _spread(constraint: Mapping[str, Any], pod: Pod, seats: list[Seat]) -> tuple[str, set[str]]:
+    """The key of a hard topology spread constraint, and the domains that can take none more."""
     topology = constraint["topologyKey"]
     selector = _with_keys(from_label_selector(constraint.get("labelSelector")), constraint.get("matchLabelKeys"), pod)
+    honest = constraint.get("nodeTaintsPolicy") == "Honor"
     counts: Counter[str] = Counter()
     for seat in seats:
         value = seat.node.labels.get(topology)
-        if value is None or not seat.node.admits(pod.template):
-            continue
-        if constraint.get("nodeTaintsPolicy") == "Honor" and seat.node.untolerated(
-            pod.template.tolerations, "NoSchedule", "NoExecute"
-        ):
-            continue
-        counts[value] += sum(
-            1
-            for other in seat.pods.values()
-            if other.namespace == pod.namespace and other.deleting is None and selector.matches(other.labels)
-        )
-    enough = len(counts) >= (constraint.get("minDomains") or 1)
-    return Spread(
-        topology=topology,
-        max_skew=constraint.get("maxSkew", 1),
-        own=int(selector.matches(pod.labels)),
-        counts=counts,
-        fewest=min(counts.values(), default=0) if enough else 0,
-    )
+        barred = honest and seat.node.untolerated(pod.template.tolerations, "NoSchedule", "NoExecute")
+        if value is not None and seat.node.admits(pod.template) and not barred:
+            counts[value] += sum(
+                other.namespace == pod.namespace and other.deleting is None and selector.matches(other.labels)
+                for other in seat.pods.values()
+            )
+    fewest = min(counts.values(), default=0) if len(counts) >= (constraint.get("minDomains") or 1) else 0
+    most = fewest + constraint.get("maxSkew", 1) - selector.matches(pod.labels)
+    return topology, {value for value, number in counts.items() if number > most}
 
 
 def _with_keys(selector: Selector, keys: Iterable[str] | None, pod: Pod) -> Selector:

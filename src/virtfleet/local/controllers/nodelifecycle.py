@@ -24,10 +24,14 @@ from virtfleet.local.controllers.nodes import NOT_READY, UNREACHABLE, UNSCHEDULA
 from virtfleet.local.controllers.pods import Pod
 
 GRACE = 40.0  # seconds without a sign of life; as long, pods of a node that does not exist are left alone
-STARTUP_GRACE = 60.0  # the same for nodes that never reported
 
 # The taints that this controller sets and removes; all others are people's.
 OURS = {NOT_READY, UNREACHABLE, UNSCHEDULABLE}
+_BY_READINESS = {
+    "Unknown": [(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")],
+    "False": [(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")],
+    "": [(NOT_READY, "NoSchedule")],  # never reported: nothing runs there that could be evicted
+}
 _WATCHED = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 
 Taint = dict[str, Any]
@@ -35,23 +39,12 @@ Taint = dict[str, Any]
 
 def taints(node: NodeView, now: float) -> tuple[Taint, ...]:
     """The taints that the node should have: ours as its conditions say, everybody else's as they are."""
-    wanted: list[tuple[str, str]] = []
-    if node.ready == "Unknown":
-        wanted += [(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")]
-    elif node.ready == "False":
-        wanted += [(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")]
-    elif not node.ready:  # never reported: nothing runs there that could be evicted
-        wanted.append((NOT_READY, "NoSchedule"))
+    wanted = [*_BY_READINESS.get(node.ready, ())]
     if node.unschedulable:
         wanted.append((UNSCHEDULABLE, "NoSchedule"))
-    there = {(t["key"], t["effect"]): t for t in node.taints}
     kept = [t for t in node.taints if t["key"] not in OURS or (t["key"], t["effect"]) in wanted]
-    added = [
-        {"key": key, "effect": effect, "timeAdded": timestamp(now)}
-        for key, effect in wanted
-        if (key, effect) not in there
-    ]
-    return (*kept, *added)
+    missing = [ours for ours in wanted if ours not in {(t["key"], t["effect"]) for t in kept}]
+    return (*kept, *({"key": key, "effect": effect, "timeAdded": timestamp(now)} for key, effect in missing))
 
 
 def eviction_time(pod: Pod, present: Iterable[Taint]) -> float | None:
@@ -77,8 +70,8 @@ class NodeLifecycle:
         self._nodes, self._leases, self._pods = caches.nodes, caches.leases, caches.pods
         self._recorder = caches.recorder("node-controller")
         self._grace = grace
-        self._signs: dict[str, tuple[tuple[str, str], float]] = {}  # node -> its last sign of life, and when it came
-        self._missing: dict[str, float] = {}  # node that only pods speak of -> since when
+        # By node: its last sign of life, and when it came.
+        self._signs: dict[str, tuple[tuple[str | None, ...], float]] = {}
         self.controller = Controller("nodelifecycle", self.reconcile, [self._leases], workers=4)
         self.controller.follow(self._nodes)
         self.controller.follow(self._pods, lambda pod: [pod.node] if pod.node else [])
@@ -88,8 +81,8 @@ class NodeLifecycle:
         node = self._nodes.get(name)
         if node is None:
             return await self._collect_pods(name)
-        self._missing.pop(name, None)
-        silent_in = self._silent_in(node)
+        lease = self._leases.get(f"{LEASE_NAMESPACE}/{name}") or {}
+        silent_in = self._silent_in(name, (lease.get("spec") or {}).get("renewTime"), node.heartbeat)
         if silent_in <= 0 and node.ready != "Unknown":
             await self._declare_unknown(node)
         node = self._nodes.get(name) or node
@@ -102,28 +95,22 @@ class NodeLifecycle:
 
     # -- signs of life
 
-    def _silent_in(self, node: NodeView) -> float:
-        """Seconds until the node counts as dead; negative if it does already."""
-        lease = self._leases.get(f"{LEASE_NAMESPACE}/{node.name}") or {}
-        sign = ((lease.get("spec") or {}).get("renewTime") or "", node.heartbeat)
+    def _silent_in(self, name: str, *sign: str | None) -> float:
+        """Seconds until the node counts as dead, or as gone where there is no sign; negative if it does already."""
         now = time.monotonic()
-        if node.name not in self._signs or self._signs[node.name][0] != sign:
-            self._signs[node.name] = (sign, now)
-        grace = self._grace if node.ready else max(self._grace, STARTUP_GRACE)
-        return self._signs[node.name][1] + grace - now
+        if name not in self._signs or self._signs[name][0] != sign:
+            self._signs[name] = (sign, now)
+        return self._signs[name][1] + self._grace - now
 
     async def _declare_unknown(self, node: NodeView) -> None:
-        now = timestamp()
+        reason, message = "NodeStatusUnknown", "Kubelet stopped posting node status."
+        if not node.ready:
+            reason, message = "NodeStatusNeverUpdated", "Kubelet never posted node status."
         listed = []
         for kind in _WATCHED:
-            if kind in node.conditions:
-                reason, message = "NodeStatusUnknown", "Kubelet stopped posting node status."
-            else:
-                reason, message = "NodeStatusNeverUpdated", "Kubelet never posted node status."
             condition = {"type": kind, "status": "Unknown", "reason": reason, "message": message}
-            if node.conditions.get(kind) != "Unknown":
-                condition["lastTransitionTime"] = now
-            listed.append(condition)
+            changed = node.conditions.get(kind) != "Unknown"
+            listed.append(condition | ({"lastTransitionTime": timestamp()} if changed else {}))
         await self._nodes.patch(node.name, {"status": {"conditions": listed}}, subresource="status")
         about = Reference("v1", "Node", "", node.name, node.uid)
         self._recorder.normal(about, "NodeNotReady", f"Node {node.name} status is now: NodeNotReady")
@@ -183,12 +170,11 @@ class NodeLifecycle:
                 await self._pods.remove(pod.key, pod.uid, grace=0)
 
     async def _collect_pods(self, name: str) -> float | None:
-        self._signs.pop(name, None)
         orphans = self._pods.by_index("node", name)
         if not orphans:
-            self._missing.pop(name, None)
+            self._signs.pop(name, None)
             return None
-        left = self._missing.setdefault(name, time.monotonic()) + self._grace - time.monotonic()
+        left = self._silent_in(name)
         if left > 0:
             return left
         if await self._nodes.find(name) is not None:
@@ -199,12 +185,11 @@ class NodeLifecycle:
             await self._pods.remove(pod.key, pod.uid, grace=0)
         return None
 
-    async def _mark(self, pod: Pod, reason: str, message: str, phase: str = "") -> None:
+    async def _mark(self, pod: Pod, reason: str, message: str, **more: str) -> None:
         """Say on the pod why it goes."""
         condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
-        await self._put_condition(pod, condition, {"phase": phase} if phase else {})
+        await self._put_condition(pod, condition, **more)
 
-    async def _put_condition(self, pod: Pod, condition: Obj, more: Obj | None = None) -> None:
-        changed = {**condition, "lastTransitionTime": timestamp()}
-        patch = {"status": {"conditions": [changed], **(more or {})}}
+    async def _put_condition(self, pod: Pod, condition: Obj, **more: str) -> None:
+        patch = {"status": {"conditions": [{**condition, "lastTransitionTime": timestamp()}], **more}}
         await self._pods.patch(pod.key, patch, uid=pod.uid, subresource="status")

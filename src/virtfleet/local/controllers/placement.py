@@ -52,8 +52,6 @@ def place(pod: Pod, book: Book, volumes: Volumes = NO_VOLUMES) -> Placement:
         counts = Counter(reason for reasons in refusals.values() for reason in reasons)
         why = ", ".join(sorted(f"{n} {reason}" for reason, n in counts.items()))
         return Placement(message=f"0/{total} nodes are available: {why}.")
-    if len(fitting) == 1:
-        return Placement(node=fitting[0].node.name)
     points = score(pod, fitting, neighbours)
     best = min(fitting, key=lambda s: (-points[s.node.name], len(s.pods), s.node.name))
     return Placement(node=best.node.name)
@@ -72,18 +70,17 @@ def refuse(pod: Pod, seat: Seat, volumes: Volumes, neighbours: Neighbourhood) ->
         return ["node(s) didn't have free ports for the requested pod ports"]
     if reasons := lacks_resources(template, seat):
         return reasons
-    reason = volumes.admits(node) or neighbours.refuse_spread(node) or neighbours.refuse_affinity(node)
+    reason = volumes.admits(node) or neighbours.refuse(node)
     return [reason] if reason else []
 
 
 def ports_taken(template: Template, seat: Seat) -> bool:
     """Whether a host port is in use. The wildcard address overlaps with every other."""
-    for protocol, address, port in template.host_ports:
-        for (protocol2, address2, port2), n in seat.ports.items():
-            overlap = address == address2 or "0.0.0.0" in (address, address2)
-            if n > 0 and protocol == protocol2 and port == port2 and overlap:
-                return True
-    return False
+    return any(
+        (protocol, port) == (other, number) and (address == place or "0.0.0.0" in (address, place))
+        for protocol, address, port in template.host_ports
+        for other, place, number in seat.ports
+    )
 
 
 def lacks_resources(template: Template, seat: Seat) -> list[str]:

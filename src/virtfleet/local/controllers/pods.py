@@ -6,6 +6,7 @@ All controllers share one cache of these. What pods of one template have in comm
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
@@ -15,7 +16,7 @@ from weakref import WeakValueDictionary
 import msgspec
 import orjson
 
-from virtfleet.api.conditions import find
+from virtfleet.api.conditions import find, holds
 from virtfleet.api.names import FINAL
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.times import seconds
@@ -40,8 +41,6 @@ class Template(msgspec.Struct, frozen=True, weakref=True, eq=False):
     claims: tuple[str, ...]
     scheduler: str
     gated: bool
-    hostname: str
-    subdomain: str
 
 
 class Pod(msgspec.Struct, frozen=True, eq=False):
@@ -50,7 +49,6 @@ class Pod(msgspec.Struct, frozen=True, eq=False):
     namespace: str
     name: str
     uid: str
-    generation: int
     created: float
     deleting: float | None  # when the deletion was asked for
     owner_uid: str  # of the controlling owner, "" without one
@@ -59,7 +57,6 @@ class Pod(msgspec.Struct, frozen=True, eq=False):
     node: str
     phase: str
     ready: bool
-    ready_since: float
     ips: tuple[str, ...]
     tracked: bool  # its job has still to count it
     restarts: int
@@ -92,10 +89,6 @@ class Pod(msgspec.Struct, frozen=True, eq=False):
         """Counts as a replica: neither finished nor on its way out."""
         return not self.terminal and self.deleting is None
 
-    def available(self, min_ready_seconds: int, now: float) -> bool:
-        """Ready, and for long enough."""
-        return self.ready and (min_ready_seconds == 0 or self.ready_since + min_ready_seconds <= now)
-
 
 INDEXES: dict[str, Callable[[Pod], Iterable[str]]] = {
     "namespace": lambda pod: (pod.namespace,),
@@ -114,13 +107,12 @@ def decode(data: bytes) -> Pod:
     meta, status = pod["metadata"], pod.get("status") or {}
     owner: Obj = next((o for o in meta.get("ownerReferences") or () if o.get("controller")), {})
     conditions = status.get("conditions") or ()
-    ready, scheduled = find(conditions, "Ready") or {}, find(conditions, "PodScheduled") or {}
+    scheduled = find(conditions, "PodScheduled") or {}
     template = template_of(pod)
     return Pod(
         namespace=meta.get("namespace", ""),
         name=meta["name"],
         uid=meta.get("uid", ""),
-        generation=meta.get("generation", 0),
         created=_moment(meta, "creationTimestamp") or 0.0,
         deleting=_moment(meta, "deletionTimestamp"),
         owner_uid=owner.get("uid", ""),
@@ -128,8 +120,7 @@ def decode(data: bytes) -> Pod:
         owner_name=owner.get("name", ""),
         node=(pod.get("spec") or {}).get("nodeName") or "",
         phase=status.get("phase") or "Pending",
-        ready=ready.get("status") == "True",
-        ready_since=_moment(ready, "lastTransitionTime") or 0.0,
+        ready=holds(conditions, "Ready"),
         ips=tuple(a["ip"] for a in status.get("podIPs") or ()) or tuple(filter(None, [status.get("podIP")])),
         tracked=JOB_TRACKING in (meta.get("finalizers") or ()),
         restarts=sum(s.get("restartCount", 0) for s in status.get("containerStatuses") or ()),
@@ -159,8 +150,6 @@ def template_of(pod: Obj) -> Template:
         claims=tuple(claim["claimName"] for claim in claims),
         scheduler=spec.get("schedulerName", "default-scheduler"),
         gated=bool(spec.get("schedulingGates")),
-        hostname=spec.get("hostname") or "",
-        subdomain=spec.get("subdomain") or "",
     )
 
 
@@ -189,15 +178,15 @@ def pod_from_template(template: Obj, owner: Obj, resource: Resource) -> Obj:
     }
 
 
+def template_hash(template: Any, among: str | int = 0) -> str:
+    """A short name for a version of a template, for labels and names of objects; another one `among` other things."""
+    data = orjson.dumps([template, among], option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(data, digest_size=5).hexdigest()
+
+
 def owners_of(kind: str) -> Callable[[Pod], Iterable[str]]:
     """For `Controller.follow`: the key of the pod's owner, where that is of this kind."""
     return lambda pod: (f"{pod.namespace}/{pod.owner_name}",) if pod.owner_kind == kind else ()
-
-
-def until_available(pods: Iterable[Pod], min_ready: int, now: float) -> float | None:
-    """When the next ready pod will have been so for long enough; nobody else would tell."""
-    young = [p.ready_since + min_ready - now for p in pods if p.ready and not p.available(min_ready, now)]
-    return max(min(young), 0.1) if young else None
 
 
 def total_requests(spec: Obj) -> dict[str, int]:
@@ -207,17 +196,17 @@ def total_requests(spec: Obj) -> dict[str, int]:
     """
     beside, most = Counter[str](), Counter[str]()
     for container in spec.get("initContainers") or ():
-        asked = beside + Counter(_requests(container))
+        asked = beside + _requests(container)
         most |= asked
         beside = asked if is_sidecar(container) else beside
     for container in spec.get("containers") or ():
-        beside += Counter(_requests(container))
+        beside += _requests(container)
     total = (most | beside) + Counter(amounts(spec.get("overhead")))
     return {name: total[name] for name in sorted(total)}
 
 
-def _requests(container: Obj) -> dict[str, int]:
-    return amounts((container.get("resources") or {}).get("requests"))
+def _requests(container: Obj) -> Counter[str]:
+    return Counter(amounts((container.get("resources") or {}).get("requests")))
 
 
 def amounts(resources: Mapping[str, str | int | float] | None) -> dict[str, int]:

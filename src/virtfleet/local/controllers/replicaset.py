@@ -4,36 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any
 
 from virtfleet.api import conditions
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import REPLICA_SETS, Obj
-from virtfleet.local.controllers.caches import Caches
-from virtfleet.local.controllers.podcontrol import BURST, PodControl
-from virtfleet.local.controllers.pods import Pod, owners_of, pod_from_template, until_available
+from virtfleet.local.controllers.caches import BURST, Caches, PodControl
+from virtfleet.local.controllers.pods import Pod, owners_of, pod_from_template
 
 
 def deletion_order(pods: Iterable[Pod]) -> list[Pod]:
     """The pods with those first whose loss hurts least: without a node, not running, not ready, the youngest."""
-
-    def rank(pod: Pod) -> tuple[Any, ...]:
-        return bool(pod.node), pod.phase == "Running", pod.ready, -pod.created, pod.uid
-
-    return sorted(pods, key=rank)
+    return sorted(pods, key=lambda p: (bool(p.node), p.phase == "Running", p.ready, -p.created, p.uid))
 
 
 def status_of(replica_set: Obj, active: list[Pod], failure: str, now: float) -> Obj:
     """The status that the set should have. `failure` is why the last attempt to reach its size did not succeed."""
     spec, listed = replica_set["spec"], (replica_set.get("status") or {}).get("conditions") or []
-    template_labels = (spec["template"].get("metadata") or {}).get("labels") or {}
-    min_ready = spec.get("minReadySeconds") or 0
+    ready = sum(pod.ready for pod in active)
     status = {
         "replicas": len(active),
-        "fullyLabeledReplicas": sum(template_labels.items() <= p.labels.items() for p in active),
-        "readyReplicas": sum(p.ready for p in active),
-        "availableReplicas": sum(p.available(min_ready, now) for p in active),
+        "readyReplicas": ready,
+        "availableReplicas": ready,
         "observedGeneration": replica_set["metadata"].get("generation", 0),
     }
     if failure:
@@ -54,20 +46,19 @@ class ReplicaSets:
         self.controller.follow(self._sets)
         self.controller.follow(self._pods, owners_of("ReplicaSet"))
 
-    async def reconcile(self, key: str) -> float | None:
+    async def reconcile(self, key: str) -> None:
         """Reach the wanted number of pods, say how it stands."""
         replica_set = self._sets.get(key)
         if replica_set is None:
-            return None
+            return
         failure = ""
         if not replica_set["metadata"].get("deletionTimestamp"):
             failure = await self._resize(replica_set, self._active(replica_set))
         # The pods are read again: what was just created or deleted counts already.
-        active, now = self._active(replica_set), time.time()
-        await self._sets.write_status(replica_set, status_of(replica_set, active, failure, now))
+        status = status_of(replica_set, self._active(replica_set), failure, time.time())
+        await self._sets.write_status(replica_set, status)
         if failure:
             raise ApiError("InternalError", failure)
-        return until_available(active, replica_set["spec"].get("minReadySeconds") or 0, now)
 
     def _active(self, replica_set: Obj) -> list[Pod]:
         return [p for p in self._pods.by_index("owner", replica_set["metadata"]["uid"]) if p.active]

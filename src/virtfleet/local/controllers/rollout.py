@@ -8,6 +8,7 @@ than replicas - maxUnavailable available ones, unhealthy old pods first.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 Amount = int | str | None  # a number, or a percentage such as "25%"
 Sizes = dict[str, int]  # replica set -> its next size
@@ -38,52 +39,35 @@ class Bounds:
         return cls(replicas, surge, min(unavailable, replicas))
 
     @property
-    def most(self) -> int:
-        return self.replicas + self.surge
-
-    @property
     def least(self) -> int:
         return self.replicas - self.unavailable
 
 
-@dataclass(frozen=True, slots=True)
-class Set:
+class Set(NamedTuple):
     """The numbers of one replica set."""
 
     name: str
     replicas: int  # as asked for
     available: int = 0
-    created: float = 0.0
-
-
-def paused(bounds: Bounds, sets: list[Set]) -> Sizes:
-    """Nothing moves from set to set; where there is only one in use, it follows the deployment's size."""
-    active = [s for s in sets if s.replicas]
-    return {active[0].name: bounds.replicas} if len(active) == 1 else {}
 
 
 def rolling(bounds: Bounds, new: Set, old: list[Set]) -> Sizes:
     """The next step of a rolling update: grow the new set if there is room, else shrink the old ones."""
     grown = grow(bounds, new, old)
-    if grown != new.replicas:
-        return {new.name: grown}
-    return shrink(bounds, new, old)
+    return {new.name: grown} if grown != new.replicas else shrink(bounds, new, old)
 
 
 def grow(bounds: Bounds, new: Set, old: list[Set]) -> int:
     """The new set's size as far as the surge allows."""
-    if new.replicas >= bounds.replicas:
-        return bounds.replicas
-    total = new.replicas + sum(s.replicas for s in old)
-    return min(bounds.replicas, new.replicas + max(bounds.most - total, 0))
+    room = bounds.surge + bounds.replicas - sum(s.replicas for s in (new, *old))
+    return min(bounds.replicas, new.replicas + max(room, 0))
 
 
 def shrink(bounds: Bounds, new: Set, old: list[Set]) -> Sizes:
-    """The old sets' sizes as far as availability allows, oldest first and unhealthy replicas before healthy ones."""
-    sizes = {s.name: s.replicas for s in sorted(old, key=lambda s: s.created) if s.replicas}
-    unavailable_new = new.replicas - new.available
-    room = new.replicas + sum(sizes.values()) - bounds.least - unavailable_new
+    """The old sets' sizes as far as availability allows, in their order and unhealthy replicas before healthy ones."""
+    sizes = {s.name: s.replicas for s in old if s.replicas}
     available = {s.name: s.available for s in old}
+    room = new.available + sum(sizes.values()) - bounds.least
     for name, replicas in sizes.items():
         unhealthy = min(max(room, 0), max(replicas - available[name], 0))
         sizes[name] -= unhealthy

@@ -15,7 +15,7 @@ from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import is_conflict, is_not_found
 from virtfleet.kube.resource import PODS, Obj
 from virtfleet.local.controllers.caches import Caches
-from virtfleet.local.controllers.claims import SELECTED_NODE, Storage, selected_node
+from virtfleet.local.controllers.claims import SELECTED_NODE, constraints, selected_node
 from virtfleet.local.controllers.nodes import NodeView
 from virtfleet.local.controllers.placement import place
 from virtfleet.local.controllers.pods import Pod
@@ -33,11 +33,9 @@ class Scheduler:
     """One pod at a time decides, many bind at the same time."""
 
     def __init__(self, caches: Caches) -> None:
-        self._api, self._pods, self._claims = caches.api, caches.pods, caches.claims
+        self._caches, self._api, self._pods = caches, caches.api, caches.pods
         self._recorder = caches.recorder(NAME)
-        self._labels: dict[str, dict[str, str]] = {}  # of namespaces
         self._book = Book(self._labels)
-        self._storage = Storage(caches.claims.get, caches.volumes.get, caches.volumes.list, caches.classes.get)
         self._waiting: set[str] = set()  # keys of pods that fit nowhere, or whose claims are on their way
         self._bound: set[str] = set()  # uids of pods that are bound though the cache does not show it yet
         self._waking: asyncio.TimerHandle | None = None
@@ -46,7 +44,6 @@ class Scheduler:
         self.controller = Controller("scheduler", self.reconcile, needed, workers=WORKERS)
         caches.nodes.on_change(self._node_changed)
         caches.pods.on_change(self._pod_changed)
-        caches.namespaces.on_change(self._namespace_changed)
         for cache in storage:
             cache.on_change(lambda _key, _old, _new: self._wake())
 
@@ -75,11 +72,9 @@ class Scheduler:
         else:
             self.controller.queue.add(key)
 
-    def _namespace_changed(self, name: str, _old: Obj | None, new: Obj | None) -> None:
-        if new is None:
-            self._labels.pop(name, None)
-        else:
-            self._labels[name] = new["metadata"].get("labels") or {}
+    def _labels(self, namespace: str) -> dict[str, str] | None:
+        known = self._caches.namespaces.get(namespace)
+        return known and known["metadata"].get("labels")
 
     def _wake(self) -> None:
         """Try all waiting pods again soon."""
@@ -103,7 +98,7 @@ class Scheduler:
         if pod.template.gated or pod.template.scheduler != NAME:
             return None
         self._book.leave(pod.uid)  # a room that was kept for it while its claims were bound
-        allowed, waiting = self._storage.constraints(pod)
+        allowed, waiting = constraints(pod, self._caches)
         placement = place(pod, self._book, allowed)
         if not placement.node:
             await self._say_why(pod, placement.message)
@@ -121,7 +116,7 @@ class Scheduler:
         """Tell the volume controller on which node the claims are needed; the bound claims bring the pod back."""
         for claim in claims:
             if selected_node(claim) != node:
-                await self._claims.patch(key_of(claim), {"metadata": {"annotations": {SELECTED_NODE: node}}})
+                await self._caches.claims.patch(key_of(claim), {"metadata": {"annotations": {SELECTED_NODE: node}}})
 
     async def _bind(self, pod: Pod, node: str) -> None:
         binding = {
@@ -145,8 +140,7 @@ class Scheduler:
         self._waiting.add(pod.key)
         if pod.unschedulable == message:
             return
-        condition: Obj = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        condition |= {"message": message, "observedGeneration": pod.generation}
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
         if not pod.unschedulable:
             condition["lastTransitionTime"] = timestamp()
         patch = {"status": {"conditions": [condition]}}

@@ -7,7 +7,7 @@ same room. Entries go by uid, so that the cache's later word changes nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from virtfleet.local.controllers.nodes import NodeView
 from virtfleet.local.controllers.pods import Pod
@@ -37,21 +37,20 @@ class Seat:
     def remove(self, uid: str) -> None:
         pod = self.pods.pop(uid)
         self.guards.pop(uid, None)
-        self.owners[pod.owner_uid] -= 1
-        if not self.owners[pod.owner_uid]:
-            del self.owners[pod.owner_uid]
         self.used.subtract(pod.template.requests)
-        self.ports.subtract(pod.template.host_ports)
+        # What nobody has any more is not kept.
+        self.owners -= Counter([pod.owner_uid])
+        self.ports -= Counter(pod.template.host_ports)
 
 
 class Book:
     """All seats, and who sits where. Pods may name nodes that do not exist, yet or any more."""
 
-    def __init__(self, namespaces: Mapping[str, Mapping[str, str]] | None = None) -> None:
+    def __init__(self, namespaces: Callable[[str], Mapping[str, str] | None] = lambda name: None) -> None:
         self._nodes: set[str] = set()
         self._seats: dict[str, Seat] = {}
         self._where: dict[str, str] = {}  # pod uid -> node
-        self.namespaces = {} if namespaces is None else namespaces  # labels by name, for namespaceSelector
+        self.namespaces = namespaces  # their labels, for namespaceSelector
 
     def seats(self) -> list[Seat]:
         """The seats of nodes that exist."""
@@ -63,7 +62,6 @@ class Book:
 
     def node_gone(self, name: str) -> None:
         self._nodes.discard(name)
-        self._drop_if_empty(name)
 
     def enter(self, pod: Pod, node: str) -> None:
         """Seat the pod, or move it; entering it again where it sits only refreshes what it uses."""
@@ -75,13 +73,10 @@ class Book:
         node = self._where.pop(uid, None)
         if node is not None:
             self._seats[node].remove(uid)
-            self._drop_if_empty(node)
+            if node not in self._nodes and not self._seats[node].pods:
+                del self._seats[node]
 
     def _seat(self, name: str) -> Seat:
         if name not in self._seats:
             self._seats[name] = Seat(NodeView(name=name))
         return self._seats[name]
-
-    def _drop_if_empty(self, name: str) -> None:
-        if name not in self._nodes and name in self._seats and not self._seats[name].pods:
-            del self._seats[name]

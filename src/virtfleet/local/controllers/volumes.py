@@ -13,14 +13,12 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from virtfleet.api.times import timestamp
 from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_already_exists
+from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import PERSISTENT_VOLUME_CLAIMS, Obj
-from virtfleet.local.controllers.caches import Caches
+from virtfleet.local.controllers.caches import Caches, about
 from virtfleet.local.controllers.claims import best_match, is_bound, is_for, mode_of, selected_node, size_of, waits
-from virtfleet.local.controllers.collection import Collection, about
 from virtfleet.local.controllers.nodes import NodeView
 
 PROVISIONER = "local.virtfleet.io/path"  # of the class `local` in bootstrap.yaml
@@ -50,10 +48,8 @@ def new_volume(claim: Obj, storage_class: Obj, directory: Path, node: NodeView |
         "hostPath": {"path": str(path / RAW_FILE if block else path), "type": "File" if block else "Directory"},
     }
     if node and set(wanted["accessModes"]) <= ONE_NODE:
-        key, value = (HOSTNAME, node.labels[HOSTNAME]) if HOSTNAME in node.labels else ("metadata.name", node.name)
-        term = {"key": key, "operator": "In", "values": [value]}
-        where = "matchExpressions" if key == HOSTNAME else "matchFields"
-        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{where: [term]}]}}
+        term = {"key": HOSTNAME, "operator": "In", "values": [node.labels.get(HOSTNAME, node.name)]}
+        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [term]}]}}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -127,7 +123,7 @@ class Volumes:
         if claim["metadata"].get("deletionTimestamp"):
             # A pod without a node is in nobody's way: the scheduler lets none start with a claim that is being deleted.
             if not any(p.node and not p.terminal for p in self._pods.by_index("claim", key)):
-                await _release(self._claims, claim, CLAIM_PROTECTION)
+                await self._claims.release(key, claim["metadata"]["uid"], CLAIM_PROTECTION)
             return
         if claim["spec"].get("volumeName"):
             await self._settle(claim)
@@ -148,19 +144,17 @@ class Volumes:
 
     async def _provision(self, claim: Obj, storage_class: Obj, node: NodeView | None) -> None:
         """Write the volume's object, and bind the claim to it."""
-        volume = new_volume(claim, storage_class, self._directory, node)
-        name = volume["metadata"]["name"]
-        made: Obj | None = volume
+        wanted = new_volume(claim, storage_class, self._directory, node)
+        name = wanted["metadata"]["name"]
+        # Who wrote it and died may have wanted it on another node: then it stays there.
+        volume = self._volumes.get(name)
         try:
-            made = await self._volumes.create(volume)
+            volume = volume or await self._volumes.create(wanted)
         except ApiError as error:
-            if not is_already_exists(error):
-                self._warn(claim, "ProvisioningFailed", error.message)
-                raise
-            made = await self._volumes.find(name)
+            self._warn(claim, "ProvisioningFailed", error.message)
+            raise
         self._say(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {name}")
-        if made is not None:
-            await self._bind(claim, made)
+        await self._bind(claim, volume)
 
     async def _bind(self, claim: Obj, volume: Obj) -> None:
         """Volume first, claim second: a claim that names its volume has it for sure."""
@@ -199,9 +193,8 @@ class Volumes:
             if live is None or live["metadata"].get("deletionTimestamp"):
                 return
             try:
-                await asyncio.to_thread(
-                    make_storage, directory, size_of(volume) if mode_of(volume) == "Block" else None
-                )
+                size = size_of(volume) if mode_of(volume) == "Block" else None
+                await asyncio.to_thread(make_storage, directory, size)
             except OSError as error:
                 self._warn(claim, "ProvisioningFailed", f"cannot make {directory}: {error.strerror}")
                 raise
@@ -220,13 +213,11 @@ class Volumes:
         if volume is None:
             return
         phase = await self._phase(volume)
-        if phase != (volume.get("status") or {}).get("phase"):
-            status = {"phase": phase, "lastPhaseTransitionTime": timestamp()}
-            await self._volumes.write_status(volume, status)
+        await self._volumes.write_status(volume, {"phase": phase})
         if phase == "Released" and volume["spec"].get("persistentVolumeReclaimPolicy") == "Delete":
             await self._reclaim(volume)
         if volume["metadata"].get("deletionTimestamp") and phase != "Bound":
-            await _release(self._volumes, volume, VOLUME_PROTECTION)
+            await self._volumes.release(name, volume["metadata"]["uid"], VOLUME_PROTECTION)
 
     async def _phase(self, volume: Obj) -> str:
         ref = volume["spec"].get("claimRef") or {}
@@ -257,8 +248,3 @@ class Volumes:
 
     def _warn(self, claim: Obj, reason: str, message: str) -> None:
         self._recorder.warning(about(claim, PERSISTENT_VOLUME_CLAIMS), reason, message)
-
-
-async def _release(collection: Collection[Obj], obj: Obj, finalizer: str) -> None:
-    if finalizer in (obj["metadata"].get("finalizers") or ()):
-        await collection.release(key_of(obj), obj["metadata"]["uid"], finalizer)

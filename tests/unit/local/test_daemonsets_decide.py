@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -10,21 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from virtfleet.local.controllers import nodes, pods
-from virtfleet.local.controllers.daemonset_plan import (
+from virtfleet.local.controllers.daemonset import (
+    LEAVE,
+    RETRY,
+    RUN,
+    STAY,
     Daemon,
-    Plan,
-    Strategy,
-    Verdict,
     by_node,
-    keep_one_per_node,
+    outdated,
     pinned,
+    replaceable,
+    settle,
     target,
     tolerations,
-    update,
     verdict,
 )
-
-RUN, STAY, LEAVE = Verdict(True, True), Verdict(False, True), Verdict(False, False)
 
 
 def a_pod(
@@ -40,16 +41,17 @@ def a_pod(
     return pods.decode(orjson.dumps(obj))
 
 
-def a_daemon(verdicts: dict[str, Verdict], there: list[pods.Pod], *, unavailable: int = 1) -> Daemon:
-    return Daemon("new", Strategy(True, unavailable), 0, verdicts, by_node(there), now=1e9)
+def a_daemon(verdicts: dict[str, str], there: list[pods.Pod], *, at_once: int = 1, now: float = 1e9) -> Daemon:
+    return Daemon("new", at_once, verdicts, by_node(there), now)
 
 
-def names(plan: Plan) -> tuple[list[str], list[str]]:
-    return sorted(plan.create), sorted(p.name for p in plan.delete)
+def settled(daemon: Daemon) -> tuple[list[str], list[str]]:
+    create, delete = settle(daemon)
+    return sorted(create), sorted(pod.name for pod in delete)
 
 
-def settle(daemon: Daemon) -> tuple[list[str], list[str]]:
-    return names(keep_one_per_node(daemon, lambda pod: True))
+def replaced(daemon: Daemon) -> list[str]:
+    return sorted(pod.name for pod in outdated(daemon))
 
 
 def a_node(name: str, **spec: Any) -> nodes.NodeView:
@@ -68,9 +70,7 @@ def a_node(name: str, **spec: Any) -> nodes.NodeView:
         ({"labels": {"pool": "gpu"}, "taints": [{"key": nodes.UNSCHEDULABLE, "effect": "NoSchedule"}]}, RUN),
     ],
 )
-def test_a_daemon_follows_labels_and_taints_and_outlives_a_nodes_troubles(
-    spec: dict[str, Any], expected: Verdict
-) -> None:
+def test_a_daemon_follows_labels_and_taints_and_outlives_a_nodes_troubles(spec: dict[str, Any], expected: str) -> None:
     template = {"spec": {"nodeSelector": {"pool": "gpu"}, "tolerations": tolerations({})}}
     assert verdict(a_node("a", **spec), pods.template_of(template)) == expected
 
@@ -99,45 +99,45 @@ def test_every_node_that_wants_one_gets_a_pod_and_the_others_lose_theirs() -> No
     daemon = a_daemon(
         {"a": RUN, "b": RUN, "c": LEAVE, "d": STAY}, [a_pod("b1", "b"), a_pod("c1", "c"), a_pod("d1", "d")]
     )
-    assert settle(daemon) == (["a"], ["c1"])
+    assert settled(daemon) == (["a"], ["c1"])
 
 
 def test_no_second_pod_while_the_first_one_is_still_terminating() -> None:
-    assert settle(a_daemon({"a": RUN}, [a_pod("old", "a", deleting=True)])) == ([], [])
+    assert settled(a_daemon({"a": RUN}, [a_pod("old", "a", deleting=True)])) == ([], [])
 
 
 def test_of_two_pods_on_a_node_the_older_one_stays() -> None:
-    assert settle(a_daemon({"a": RUN}, [a_pod("two", "a"), a_pod("one", "a")])) == ([], ["two"])
+    assert settled(a_daemon({"a": RUN}, [a_pod("two", "a"), a_pod("one", "a")])) == ([], ["two"])
 
 
 def test_failed_and_succeeded_pods_are_deleted_the_failed_ones_only_when_they_may_be_retried() -> None:
     daemon = a_daemon({"a": RUN, "b": RUN}, [a_pod("f", "a", phase="Failed"), a_pod("s", "b", phase="Succeeded")])
-    assert settle(daemon) == ([], ["f", "s"])
-    assert names(keep_one_per_node(daemon, lambda pod: False)) == ([], ["s"])
+    assert settled(daemon) == ([], ["f", "s"])
+    assert settled(replace(daemon, now=RETRY - 1)) == ([], ["s"])
 
 
 def test_unbound_pods_of_a_node_that_is_gone_are_deleted_and_bound_ones_left_to_the_nodes_end() -> None:
-    assert settle(a_daemon({}, [a_pod("unbound", "gone", bound=False), a_pod("bound", "gone")])) == ([], ["unbound"])
+    assert settled(a_daemon({}, [a_pod("unbound", "gone", bound=False), a_pod("bound", "gone")])) == ([], ["unbound"])
 
 
 def test_an_update_deletes_as_many_as_may_be_unavailable() -> None:
     there = [a_pod(n, n, revision="old") for n in "abcd"]
-    assert names(update(a_daemon(dict.fromkeys("abcd", RUN), there, unavailable=2))) == ([], ["a", "b"])
+    assert replaced(a_daemon(dict.fromkeys("abcd", RUN), there, at_once=2)) == ["a", "b"]
 
 
 def test_a_broken_old_pod_is_replaced_first_and_counts_as_unavailable() -> None:
     there = [a_pod("a", "a", revision="old"), a_pod("b", "b", revision="old", ready=False)]
-    assert names(update(a_daemon({"a": RUN, "b": RUN}, there))) == ([], ["b"])
+    assert replaced(a_daemon({"a": RUN, "b": RUN}, there)) == ["b"]
 
 
 def test_an_update_waits_for_the_new_pod() -> None:
     there = [a_pod("a", "a", ready=False), a_pod("b", "b", revision="old")]
-    assert names(update(a_daemon({"a": RUN, "b": RUN}, there))) == ([], [])
+    assert replaced(a_daemon({"a": RUN, "b": RUN}, there)) == []
 
 
 def test_on_delete_updates_nothing_by_itself() -> None:
-    daemon = Daemon("new", Strategy(False, 1), 0, {"a": RUN}, by_node([a_pod("a", "a", revision="old")]), 0)
-    assert not update(daemon)
+    assert replaceable({"updateStrategy": {"type": "OnDelete"}}, 1) == 0
+    assert replaced(a_daemon({"a": RUN}, [a_pod("a", "a", revision="old")], at_once=0)) == []
 
 
 def test_status_counts_what_kubectl_rollout_status_looks_at() -> None:
@@ -163,20 +163,21 @@ def test_an_update_reaches_every_node_and_stays_within_its_limits(
 ) -> None:
     verdicts = {f"n{i}": RUN for i in range(count)}
     there = [a_pod(f"old{i}", f"n{i}", revision="old", ready=i not in broken) for i in range(count)]
-    strategy = Strategy.of({"updateStrategy": {"rollingUpdate": {"maxUnavailable": unavailable}}}, count)
+    at_once = replaceable({"updateStrategy": {"rollingUpdate": {"maxUnavailable": unavailable}}}, count)
     available = sum(p.ready for p in there)
     for step in range(100):
-        daemon = Daemon("new", strategy, 0, verdicts, by_node(there), now=1e9)
-        plan = keep_one_per_node(daemon, lambda pod: True) or update(daemon)
-        if not plan:
+        daemon = a_daemon(verdicts, there, at_once=at_once)
+        create, delete = settle(daemon)
+        delete = delete if create or delete else outdated(daemon)
+        if not create and not delete:
             waiting = [p for p in there if not p.ready and p.labels["controller-revision-hash"] == "new"]
             if not waiting:
                 break
             there = [a_pod(p.name, p.node) if p in waiting else p for p in there]
             continue
-        there = [p for p in there if p not in plan.delete]
-        there += [a_pod(f"new-{step}-{node}", node, ready=False) for node in plan.create]
+        there = [p for p in there if p not in delete]
+        there += [a_pod(f"new-{step}-{node}", node, ready=False) for node in create]
         nodes_served = {p.node for p in there if p.ready}
-        assert len(nodes_served) >= min(available, count - strategy.unavailable)
+        assert len(nodes_served) >= min(available, count - at_once)
     assert sorted(p.node for p in there) == sorted(verdicts)
     assert all(p.labels["controller-revision-hash"] == "new" for p in there)
