@@ -11,7 +11,6 @@ from virtfleet.local.node import cgroups, lifecycle, podstatus
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.lifecycle import LONG_RUN, Seen, next_backoff, plan, restart_at
 from virtfleet.local.node.podstatus import Outcome, PodFacts, is_part_of
-from virtfleet.local.node.probes import Tally
 from virtfleet.local.node.unserved import unserved
 
 NOW = 1_000_000.0
@@ -234,13 +233,6 @@ def test_a_status_that_is_there_already_is_not_written_again() -> None:
     assert not is_part_of({"conditions": [{"type": "Z"}]}, there)
 
 
-def test_probes_count_results_in_a_row() -> None:
-    readiness = Tally(success_threshold=2, failure_threshold=3)
-    assert [readiness.count(r) for r in (True, True)] == [False, True]
-    assert [readiness.count(r) for r in (False, False, True, False, False)] == [False] * 5, "a success starts over"
-    assert readiness.count(False)
-
-
 def resources(**amounts: Any) -> dict[str, Any]:
     return {"name": "c", "resources": amounts}
 
@@ -276,6 +268,11 @@ def test_who_is_killed_first_follows_from_what_was_asked_for(amounts: Any, qos: 
     [
         ({"shareProcessNamespace": True}, "spec.shareProcessNamespace"),
         ({"containers": [{"name": "a", "lifecycle": {"preStop": {}}}]}, "spec.containers[0].lifecycle"),
+        ({"containers": [{"name": "a", "envFrom": [{"secretRef": {"name": "s"}}]}]}, "spec.containers[0].envFrom"),
+        (
+            {"containers": [{"name": "a", "volumeMounts": [{"name": "v", "subPathExpr": "$(A)"}]}]},
+            "spec.containers[0].volumeMounts.subPathExpr",
+        ),
         (
             {"containers": [{"name": "a", "livenessProbe": {"grpc": {"port": 1}}}]},
             "spec.containers[0].livenessProbe.grpc",

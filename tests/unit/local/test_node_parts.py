@@ -14,8 +14,7 @@ from virtfleet.kube.confined import read_inside
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node import logfiles, projections, resizing, services
-from virtfleet.local.node.downward import Facts, field, resource
-from virtfleet.local.node.environment import declared, expand
+from virtfleet.local.node.environment import Facts, declared, expand, field, resource
 from virtfleet.local.node.execution import outcome
 from virtfleet.local.node.images import ImageError, ImageStore, canonical
 from virtfleet.local.node.layout import Layout
@@ -175,7 +174,6 @@ async def test_variables_come_from_objects_and_missing_ones_are_named() -> None:
         return [{"name": "X", "valueFrom": {"configMapKeyRef": {"name": name, "key": key, **more}}}]
 
     assert await values(env=key("cm", "k")) == {"GIVEN": "1", "X": "v"}
-    assert await values(envFrom=[{"prefix": "P_", "configMapRef": {"name": "cm"}}]) == {"GIVEN": "1", "P_k": "v"}
     assert await values(env=key("none", "k", optional=True)) == {"GIVEN": "1"}
     with pytest.raises(ConfigError, match="couldn't find key z in ConfigMap n/cm"):
         await values(env=key("cm", "z"))

@@ -19,7 +19,7 @@ from virtfleet.local.node import bundle, environment, lifecycle, machine, resizi
 from virtfleet.local.node.bundle import Device, HostFacts, Mount, Parts
 from virtfleet.local.node.containers import GRACE, Container
 from virtfleet.local.node.devices import Allocation, Devices
-from virtfleet.local.node.downward import Facts
+from virtfleet.local.node.environment import Facts
 from virtfleet.local.node.images import Image, ImageStore
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.pulling import Puller
@@ -80,7 +80,7 @@ async def make(
     container = _expanded(container, variables)
     given = node.devices.of(pod["metadata"]["uid"], container["name"])
     asked = [
-        *volume_mounts(node.layout, pod, container, ground.places, variables),
+        *volume_mounts(node.layout, pod, container, ground.places),
         *(Mount(str(node.layout.host_path(h)), c, r) for a in given for h, c, r in a.mounts),
     ]
     taken = {mount.destination for mount in asked}

@@ -14,11 +14,16 @@ from pathlib import Path
 
 import orjson
 
+from virtfleet.local.directory import Settings
+from virtfleet.local.node.containers import write_atomically
+from virtfleet.local.node.layout import Layout
 from virtfleet.work.commands import CommandError, run
+from virtfleet.work.locks import locked
 
 PODS, SERVICES = IPv4Network("10.244.0.0/16"), IPv4Network("10.96.0.0/16")
 _MTU = 1500
 _NODE_PREFIX = 24
+_RANGE = "range"  # file with the addresses of a node
 _SILENT = "virtfleet-silent"  # table in the namespace of a pod that another one has the addresses of
 
 
@@ -47,6 +52,22 @@ class ClusterNetwork:
 
     def interface(self, pod_uid: str) -> str:
         return f"{self.tag}{hashlib.sha256(pod_uid.encode()).hexdigest()[:7]}"
+
+
+def network_of(settings: Settings) -> ClusterNetwork:
+    return ClusterNetwork(settings.name, IPv4Network(settings.pods), IPv4Network(settings.services))
+
+
+def range_of(layout: Layout, net: ClusterNetwork) -> IPv4Network:
+    """The pod addresses of a node: chosen once, when the node first starts, and kept."""
+    layout.home.mkdir(parents=True, exist_ok=True)
+    with locked(layout.data / "nodes" / ".ranges.lock"):
+        taken = {path.parent.name: IPv4Network(path.read_text()) for path in layout.data.glob(f"nodes/*/{_RANGE}")}
+        if layout.node not in taken:
+            number = next(n for n in range(1, 256) if net.node_range(n) not in taken.values())
+            taken[layout.node] = net.node_range(number)
+            write_atomically(layout.home / _RANGE, str(taken[layout.node]).encode())
+    return taken[layout.node]
 
 
 def node_address(node_range: IPv4Network) -> IPv4Address:

@@ -170,7 +170,7 @@ class PodWorker:
     async def _bring_up(self) -> float:
         """Bring the containers to what the spec and their past say. The answer is how long to sleep at most."""
         if self._ground is None and self.runs.by_name and not self.runs.any_running():
-            await self.runs.take_in_ends(self.pod)
+            await self.runs.take_in_ends()
             if lifecycle.plan(self.pod, self.runs.seen(self.pod), time.time()).done:
                 await self._finish()
                 return 0.0
@@ -179,7 +179,7 @@ class PodWorker:
                 return 0.0
             if pause := await self._stand_on_ground():
                 return pause
-            await self.runs.take_in_ends(self.pod)
+            await self.runs.take_in_ends()
             plan = lifecycle.plan(self.pod, self.runs.seen(self.pod), time.time())
             if not (plan.kill or plan.done):
                 return await self._start_planned(plan)
@@ -374,7 +374,7 @@ class PodWorker:
 
     async def _clear_away(self) -> None:
         """Free namespaces, addresses, volumes, devices and control groups."""
-        await self.runs.take_in_ends(self.pod)
+        await self.runs.take_in_ends()
         self._ground = None
         await self._node.sandboxes.remove(self.uid)
         await self._node.volumes.remove(self.uid)
@@ -390,7 +390,7 @@ class PodWorker:
 
     async def _publish(self) -> None:
         """Write the status if it is not what the API server has."""
-        await self.runs.take_in_ends(self.pod)
+        await self.runs.take_in_ends()
         facts = PodFacts(
             host_ips=self._node.addresses,
             addresses=tuple(self._ground.sandbox.addresses) if self._ground else (),

@@ -119,9 +119,7 @@ class SecondaryNetworks:
         before = [record.get(request.interface) for record in records] if vmi else []
         mine = next((each for each in before if each and each in there and each.vmi == vmi), None)
         taken = {address for each in there for address in each.addresses}
-        if (busy := taken & {*asked.fixed}) and not mine:
-            raise Unusable(f"another Pod has the address {min(busy)}")
-        addresses = mine.addresses if mine else [*asked.fixed, *(pool.choose(taken) for pool in asked.pools)]
+        addresses = mine.addresses if mine else [pool.choose(taken) for pool in asked.pools]
         mac = request.mac or mac_address(uid, request.interface)
         return Attachment(network=request.network, mac=mac, addresses=addresses, vmi=vmi)
 

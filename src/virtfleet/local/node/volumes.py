@@ -28,7 +28,7 @@ from virtfleet.kube.resource import (
     Obj,
 )
 from virtfleet.local.node import loops, mounts, projections
-from virtfleet.local.node.downward import Facts, field, resource
+from virtfleet.local.node.environment import Facts, learned
 from virtfleet.local.node.images import ImageStore
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.projections import File, Files
@@ -143,12 +143,7 @@ class Volumes:
             case "downwardAPI":
                 files: Files = {}
                 for item in source.get("items") or ():
-                    named = item.get("fieldRef")
-                    text = (
-                        field(pod, named["fieldPath"], facts)
-                        if named
-                        else resource(pod, item["resourceFieldRef"], "", facts)
-                    )
+                    text = learned(pod, item, "", facts)
                     files[item["path"]] = File(text.encode(), item["mode"] if item.get("mode") is not None else mode)
                 return files
             case "serviceAccountToken":
