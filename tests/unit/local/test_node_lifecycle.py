@@ -9,8 +9,8 @@ import pytest
 from virtfleet.local.apiserver.kinds.pod_spec import qos_class
 from virtfleet.local.node import cgroups, lifecycle, podstatus
 from virtfleet.local.node.containers import Container
-from virtfleet.local.node.lifecycle import LONG_RUN, Seen, next_backoff, plan, restart_at
-from virtfleet.local.node.podstatus import Outcome, PodFacts, is_part_of
+from virtfleet.local.node.lifecycle import LONG_RUN, Seen, Why, next_backoff, plan, restart_at
+from virtfleet.local.node.podstatus import PodFacts, is_part_of
 from virtfleet.local.node.unserved import unserved
 
 NOW = 1_000_000.0
@@ -196,7 +196,7 @@ def test_a_failed_init_container_fails_the_pod_when_the_sidecars_have_ended() ->
 
 
 def test_a_container_in_back_off_shows_why_and_what_was_before() -> None:
-    seen = Seen(run=ended(1, attempt=2).run, waiting=("CrashLoopBackOff", "back-off 20s"))
+    seen = Seen(run=ended(1, attempt=2).run, waiting=Why("CrashLoopBackOff", "back-off 20s"))
     told = status(pod("a"), {"a": seen})["containerStatuses"][0]
     assert told["state"] == {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}}
     assert told["lastState"]["terminated"]["exitCode"] == 1
@@ -221,7 +221,7 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
 
 
 def test_a_pod_that_failed_as_a_whole_says_why() -> None:
-    told = status(pod("a"), {"a": ended(137)}, PodFacts(("h",), over=True, outcome=Outcome("Evicted", "too much")))
+    told = status(pod("a"), {"a": ended(137)}, PodFacts(("h",), over=True, outcome=Why("Evicted", "too much")))
     assert (told["phase"], told["reason"], told["message"]) == ("Failed", "Evicted", "too much")
 
 

@@ -77,12 +77,7 @@ def node_address(node_range: IPv4Network) -> IPv4Address:
 
 async def set_up(network: ClusterNetwork, node_range: IPv4Network | None = None) -> None:
     """The bridge, and a node's address on it. May be repeated at any time."""
-    if not await exists(network.bridge):
-        try:
-            await run("ip", "link", "add", network.bridge, "address", _mac(network), "type", "bridge")
-        except CommandError:  # another agent was faster
-            if not await exists(network.bridge):
-                raise
+    await add_link(network.bridge, f"address {_mac(network)} type bridge")
     commands = [
         f"link set {network.bridge} mtu {_MTU} up",
         f"addr replace {network.gateway}/{network.pods.prefixlen} dev {network.bridge}",
@@ -166,6 +161,16 @@ async def tear_down(network: ClusterNetwork) -> None:
         if link["ifname"].startswith(network.tag):
             await delete_link(link["ifname"])
     await run("nft", "-f", "-", feed=f"table ip {network.table}\ndelete table ip {network.table}\n")
+
+
+async def add_link(name: str, how: str) -> None:
+    """Unless it is there. `how` is what `ip link add` is told."""
+    if not await exists(name):
+        try:
+            await run("ip", "link", "add", name, *how.split())
+        except CommandError:  # another agent was faster
+            if not await exists(name):
+                raise
 
 
 async def delete_link(name: str) -> None:

@@ -13,7 +13,7 @@ from virtfleet.kube.resource import Obj
 from virtfleet.local.node.assembly import NodeParts, termination_path
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.layout import Layout
-from virtfleet.local.node.lifecycle import Seen, all_containers, sidecars
+from virtfleet.local.node.lifecycle import Seen, Why, all_containers, sidecars
 from virtfleet.local.node.probes import Health
 
 _MESSAGE_LIMIT = 4096
@@ -34,7 +34,7 @@ class PodRuns:
     ) -> None:
         self._node, self._wake, self._say, self._warn = node, wake, say, warn
         self.by_name: dict[str, list[Container]] = {}  # the latest last
-        self.waiting: dict[str, tuple[str, str]] = {}  # reason and message
+        self.waiting: dict[str, Why] = {}
         self._health: dict[str, Health] = {}
         for run in sorted(adopted, key=lambda r: r.attempt):
             self.by_name.setdefault(run.name, []).append(run)

@@ -29,11 +29,10 @@ from virtfleet.local.node.assembly import Ground, NodeParts, grace_of
 from virtfleet.local.node.attachments import Unusable
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.devices import AdmissionRefused
-from virtfleet.local.node.lifecycle import Plan
+from virtfleet.local.node.lifecycle import Plan, Why
 from virtfleet.local.node.podruns import PodRuns, described
-from virtfleet.local.node.podstatus import Outcome, PodFacts
+from virtfleet.local.node.podstatus import PodFacts
 from virtfleet.local.node.pulling import ImageUnavailable
-from virtfleet.local.node.resizing import Pending
 from virtfleet.local.node.runtime import RuntimeFailure, pidfd, remove_group
 from virtfleet.local.node.sandbox import NoAddress
 from virtfleet.local.node.security import ConfigError
@@ -60,11 +59,11 @@ class PodWorker:
         self._woken = asyncio.Event()
         self._gone = False  # the object has been removed from the API server
         self.runs = PodRuns(node, self._woken.set, self._say, self._warn, adopted)
-        self._outcome: Outcome | None = None
+        self._outcome: Why | None = None
         self._ground: Ground | None = None
         self._refreshed = 0.0
         self._attach_again = float("inf")  # when to try again to attach it to a network
-        self._pending: Pending | None = None  # why it does not have the resources that its spec asks for by now
+        self._pending: Why | None = None  # why it does not have the resources that its spec asks for by now
         self._over = False  # nothing of the pod will run any more
         self._done = False  # nothing is left to do
         self.reported = asyncio.Event()  # the API server has what this agent saw, not what one before it did
@@ -150,7 +149,7 @@ class PodWorker:
                 raise AdmissionRefused(why)
             await self._node.devices.admit(self.pod)
         except AdmissionRefused as refusal:
-            self._outcome = Outcome("UnexpectedAdmissionError", str(refusal))
+            self._outcome = Why("UnexpectedAdmissionError", str(refusal))
             self._warn("UnexpectedAdmissionError", str(refusal))
         return self._outcome is not None
 
@@ -160,10 +159,10 @@ class PodWorker:
     def _failed_as_a_whole(self) -> bool:
         if self._deadline() <= time.time():
             text = "Pod was active on the node longer than the specified deadline"
-            self._outcome = Outcome("DeadlineExceeded", text)
+            self._outcome = Why("DeadlineExceeded", text)
             self._say("DeadlineExceeded", text)
         elif excess := self._node.volumes.over_limit(self.pod):
-            self._outcome = Outcome("Evicted", excess)
+            self._outcome = Why("Evicted", excess)
             self._warn("Evicted", excess)
         return self._outcome is not None
 
@@ -262,7 +261,7 @@ class PodWorker:
         except (ConfigError, RuntimeFailure, OSError, ApiError) as error:
             await node.runtime.remove(run)
             reason = "CreateContainerConfigError" if isinstance(error, ConfigError) else "CreateContainerError"
-            self.runs.waiting[name] = (reason, str(error))
+            self.runs.waiting[name] = Why(reason, str(error))
             self._warn("Failed", f"Error: {error}")
             return time.time() + _RETRY
         self._say("Created", f"Created container: {name}")
@@ -306,13 +305,13 @@ class PodWorker:
                 await self._node.runtime.resize(run, cgroups.resources(container))
             except RuntimeFailure as error:
                 run.resources = before
-                self._pending = resizing.Pending(resizing.DEFERRED, str(error))
+                self._pending = Why(resizing.DEFERRED, str(error))
                 return True
             self._say("ResizeCompleted", f"Pod resize completed: {orjson.dumps(run.resources).decode()}")
         return False
 
     def _wait_for_image(self, name: str, why: ImageUnavailable) -> None:
-        before = self.runs.waiting.get(name, ("", ""))[0]
+        before = self.runs.waiting.get(name, Why()).reason
         if before != why.reason:
             match why.reason:
                 case "ContainerCreating":
@@ -321,16 +320,16 @@ class PodWorker:
                     self._say("BackOff", f'Back-off pulling image "{why.image}"')
                 case _:
                     self._warn("Failed", f'Failed to pull image "{why.image}": {why.message}')
-        self.runs.waiting[name] = (why.reason, why.message)
+        self.runs.waiting[name] = Why(why.reason, why.message)
 
     def _pause(self, name: str) -> None:
         """A container that keeps on ending waits before it is run again."""
         run, meta = self.runs.latest(name), self.pod["metadata"]
         pod = f"{meta['name']}_{meta['namespace']}({self.uid})"
-        if self.runs.waiting.get(name, ("", ""))[0] != "CrashLoopBackOff":
+        if self.runs.waiting.get(name, Why()).reason != "CrashLoopBackOff":
             self._warn("BackOff", f"Back-off restarting failed container {name} in pod {pod}")
         text = f"back-off {run.backoff if run else 0:g}s restarting failed container={name} pod={pod}"
-        self.runs.waiting[name] = ("CrashLoopBackOff", text)
+        self.runs.waiting[name] = Why("CrashLoopBackOff", text)
 
     # The end.
 
@@ -352,7 +351,9 @@ class PodWorker:
         await self.runs.remove_all()
         shutil.rmtree(self._node.layout.pod_logs(self.pod), ignore_errors=True)
         if not self._gone:
-            await self._let_go()
+            meta = self.pod["metadata"]
+            with ignoring(is_not_found, is_conflict):  # another pod has the name already
+                await self._node.api.delete(PODS, meta["name"], meta["namespace"], grace=0, uid=self.uid)
 
     async def _end_all_unless_forced(self, grace: float) -> None:
         """End all containers in grace, which is over when the object is removed meanwhile."""
@@ -380,11 +381,6 @@ class PodWorker:
         await self._node.volumes.remove(self.uid)
         self._node.devices.release(self.uid)
         await remove_group(f"{self._node.layout.cgroup}/{self.uid}")
-
-    async def _let_go(self) -> None:
-        meta = self.pod["metadata"]
-        with ignoring(is_not_found, is_conflict):  # another pod has the name already
-            await self._node.api.delete(PODS, meta["name"], meta["namespace"], grace=0, uid=self.uid)
 
     # What is published.
 

@@ -7,7 +7,6 @@ the exception, because such a namespace lives only as long as its first process:
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -55,9 +54,7 @@ class Sandboxes:
     """The sandboxes of one node, and the addresses they take from its range."""
 
     def __init__(self, layout: Layout, net: ClusterNetwork, addresses: IPv4Network) -> None:
-        self._layout = layout
-        self._network = net
-        self._range = addresses
+        self._layout, self._network, self._range = layout, net, addresses
         self._taken: dict[str, str] = {}  # pod -> address
         self._last = addresses[0]
 
@@ -185,18 +182,12 @@ def pod_hostname(pod: Obj) -> str:
 
 
 def _write_files(home: Path, pod: Obj, sandbox: Sandbox) -> None:
-    (home / "hosts").write_text(render_hosts(pod, sandbox))
-    (home / "hostname").write_text(sandbox.hostname + "\n")
-    (home / "resolv.conf").write_text(render_resolv_conf(pod, _machine_resolv_conf()))
-    for name in ("hosts", "hostname", "resolv.conf"):
-        os.chmod(home / name, 0o644)
-
-
-def _machine_resolv_conf() -> str:
-    try:
-        return Path("/etc/resolv.conf").read_text()
-    except FileNotFoundError:
-        return ""
+    machine = Path("/etc/resolv.conf")
+    resolv_conf = render_resolv_conf(pod, machine.read_text() if machine.exists() else "")
+    files = {"hosts": render_hosts(pod, sandbox), "hostname": f"{sandbox.hostname}\n", "resolv.conf": resolv_conf}
+    for name, text in files.items():
+        (home / name).write_text(text)
+        (home / name).chmod(0o644)
 
 
 def render_hosts(pod: Obj, sandbox: Sandbox) -> str:

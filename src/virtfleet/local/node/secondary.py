@@ -48,9 +48,7 @@ class SecondaryNetworks:
     """Those of one node's Pods."""
 
     def __init__(self, layout: Layout, net: ClusterNetwork, api: KubeApi) -> None:
-        self._layout = layout
-        self._network = net
-        self._api = api
+        self._layout, self._network, self._api = layout, net, api
 
     async def bring(self, pod: Obj, namespace: str, addresses: list[str]) -> dict[str, str]:
         """Attach the Pod to what it asks for and to nothing else; the annotation that says so, where it is due.
@@ -162,12 +160,8 @@ async def _make_bridge(name: str, mtu: int) -> None:
     if await network.exists(name):
         return
     # Without snooping: nobody on it asks who listens, so nothing may be held back.
-    made = f"link add {name} mtu {mtu} address {mac_address('bridge', name)} type bridge mcast_snooping 0"
-    try:
-        await run("ip", *made.split())
-    except CommandError:  # another agent was faster
-        if not await network.exists(name):
-            raise
+    how = f"mtu {mtu} address {mac_address('bridge', name)} type bridge mcast_snooping 0"
+    await network.add_link(name, how)
     for setting, value in (("arp_ignore", "8"), ("forwarding", "0")):
         network.sysctl(f"net/ipv4/conf/{name}/{setting}", value)
     await run("ip", "-batch", "-", feed=f"link set {name} addrgenmode none\nlink set {name} up")

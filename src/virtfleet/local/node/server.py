@@ -25,7 +25,7 @@ from virtfleet.local.node.attaching import attach
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.execution import execute
 from virtfleet.local.node.layout import Layout
-from virtfleet.local.node.lifecycle import all_containers
+from virtfleet.local.node.lifecycle import Why, all_containers
 from virtfleet.local.node.logfiles import Line
 from virtfleet.local.node.podruns import described
 from virtfleet.local.node.podworker import PodWorker
@@ -147,7 +147,7 @@ class AgentServer:
                 raise ApiError("BadRequest", f'previous terminated container "{name}" in pod "{pod}" not found')
             return runs[-2] if len(runs) > 1 else runs[-1]
         if not runs:
-            reason = worker.runs.waiting.get(name, ("ContainerCreating", ""))[0]
+            reason = worker.runs.waiting.get(name, Why("ContainerCreating")).reason
             raise ApiError("BadRequest", f'container "{name}" in pod "{pod}" is waiting to start: {reason}')
         return runs[-1]
 
