@@ -143,7 +143,7 @@ class Agent:
 
     def _ended(self, run: Container) -> None:
         if worker := self.workers.get(run.pod):
-            worker.wake()
+            worker.woken.set()
 
     async def _stop_workers(self) -> None:
         for worker in list(self.workers.values()):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import orjson
 
+from virtfleet.api.addresses import mac_address
 from virtfleet.local.directory import Settings
 from virtfleet.local.node.containers import write_atomically
 from virtfleet.local.node.layout import Layout
@@ -77,7 +78,8 @@ def node_address(node_range: IPv4Network) -> IPv4Address:
 
 async def set_up(network: ClusterNetwork, node_range: IPv4Network | None = None) -> None:
     """The bridge, and a node's address on it. May be repeated at any time."""
-    await add_link(network.bridge, f"address {_mac(network)} type bridge")
+    # With a fixed address: a bridge otherwise takes that of whichever interface joined first, and changes it.
+    await add_link(network.bridge, f"address {mac_address('bridge', network.bridge)} type bridge")
     commands = [
         f"link set {network.bridge} mtu {_MTU} up",
         f"addr replace {network.gateway}/{network.pods.prefixlen} dev {network.bridge}",
@@ -136,11 +138,7 @@ async def silence(namespace: Path) -> None:
 async def hand_over(network: ClusterNetwork, old_uid: str, new_uid: str, namespace: Path) -> None:
     """Have one pod instead of another on the bridge."""
     old = network.interface(old_uid)
-    try:
-        await run("ip", "link", "set", old, "nomaster")
-    except CommandError:
-        if await exists(old):
-            raise
+    await _unless_gone(old, "ip", "link", "set", old, "nomaster")
     await attach(network, new_uid)
     if has_ipv6():
         await _nft_inside(namespace, f"add table ip6 {_SILENT} ; delete table ip6 {_SILENT}")
@@ -174,8 +172,12 @@ async def add_link(name: str, how: str) -> None:
 
 
 async def delete_link(name: str) -> None:
+    await _unless_gone(name, "ip", "link", "delete", name)
+
+
+async def _unless_gone(name: str, *command: str) -> None:
     try:
-        await run("ip", "link", "delete", name)
+        await run(*command)
     except CommandError:
         if await exists(name):
             raise
@@ -200,9 +202,3 @@ def has_ipv6() -> bool:
 def _pod_mac(address: IPv4Address) -> str:
     """The same for the same address, so that neighbours that knew the pod before this one are not misled."""
     return "0a:58:" + address.packed.hex(":")
-
-
-def _mac(network: ClusterNetwork) -> str:
-    """A fixed one: a bridge otherwise takes that of whichever interface joined first, and changes it."""
-    digest = hashlib.sha256(network.cluster.encode()).hexdigest()
-    return "0a:" + ":".join(digest[i : i + 2] for i in range(0, 10, 2))

@@ -52,13 +52,13 @@ class PodWorker:
     """The life of one pod on this node."""
 
     def __init__(self, node: NodeParts, recorder: Recorder, pod: Obj, adopted: Iterable[Container] = ()) -> None:
-        self._node = node
-        self._recorder = recorder
-        self.pod = pod
+        self._node, self._recorder, self.pod = node, recorder, pod
         self.uid: str = pod["metadata"]["uid"]
-        self._woken = asyncio.Event()
+        self.woken = asyncio.Event()  # something has happened that it should look at
+        meta = pod["metadata"]
+        self._about = Reference("v1", "Pod", meta["namespace"], meta["name"], self.uid)
         self._gone = False  # the object has been removed from the API server
-        self.runs = PodRuns(node, self._woken.set, self._say, self._warn, adopted)
+        self.runs = PodRuns(node, self.woken.set, self._say, self._warn, adopted)
         self._outcome: Why | None = None
         self._ground: Ground | None = None
         self._refreshed = 0.0
@@ -75,7 +75,7 @@ class PodWorker:
             self._gone = True
         else:
             self._take(pod)
-        self._woken.set()
+        self.woken.set()
 
     def _take(self, pod: Obj) -> None:
         """The watch and the answers to our own writes come in any order; the later state counts."""
@@ -87,9 +87,6 @@ class PodWorker:
         """The file that holds the pod's network; "" where it is the machine's, None where there is none."""
         return self._ground.sandbox.namespaces.get("network", "") if self._ground else None
 
-    def wake(self) -> None:
-        self._woken.set()
-
     def stop(self) -> None:
         """Let the pod be; its containers go on."""
         self.runs.stop_all_probing()
@@ -100,8 +97,8 @@ class PodWorker:
         while not self._done:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._woken.wait()
-            self._woken.clear()
+                    await self.woken.wait()
+            self.woken.clear()
             try:
                 await self._report_first()
                 pause = await self._round()
@@ -195,7 +192,7 @@ class PodWorker:
             if self._ground is None:
                 before = await predecessor(node.api, self.pod)
                 sandbox = await node.sandboxes.ensure(self.pod, node.layout.node, time.time(), before)
-                places = await node.volumes.make(self.pod, node.facts(sandbox), self._woken.set)
+                places = await node.volumes.make(self.pod, node.facts(sandbox), self.woken.set)
                 self._ground = Ground(sandbox, places)
                 self._refreshed = time.time()
                 self.runs.adopt_health(self.pod, self._address())
@@ -249,7 +246,7 @@ class PodWorker:
         container, node = described(self.pod, name), self._node
         assert self._ground is not None
         try:
-            image = node.puller.obtain(container["image"], container.get("imagePullPolicy") or "", self._woken.set)
+            image = node.puller.obtain(container["image"], container.get("imagePullPolicy") or "", self.woken.set)
         except ImageUnavailable as why:
             self._wait_for_image(name, why)
             return why.until or float("inf")
@@ -360,10 +357,10 @@ class PodWorker:
         async with asyncio.TaskGroup() as group:
             ending = group.create_task(self.runs.end_all(self.pod, grace))
             while not ending.done():
-                woken = group.create_task(self._woken.wait())
+                woken = group.create_task(self.woken.wait())
                 await asyncio.wait([ending, woken], return_when=asyncio.FIRST_COMPLETED)
                 woken.cancel()
-                self._woken.clear()
+                self.woken.clear()
                 if self._gone and grace > _FORCED_GRACE:
                     self.runs.kill_all()
 
@@ -415,15 +412,11 @@ class PodWorker:
         started = (self._ground.sandbox.created if self._ground else 0) or time.time()
         return float("inf") if seconds is None else started + seconds
 
-    def _about(self) -> Reference:
-        meta = self.pod["metadata"]
-        return Reference("v1", "Pod", meta["namespace"], meta["name"], self.uid)
-
     def _say(self, reason: str, message: str) -> None:
-        self._recorder.normal(self._about(), reason, message)
+        self._recorder.normal(self._about, reason, message)
 
     def _warn(self, reason: str, message: str) -> None:
-        self._recorder.warning(self._about(), reason, message)
+        self._recorder.warning(self._about, reason, message)
 
 
 def _revision(pod: Obj) -> int:
