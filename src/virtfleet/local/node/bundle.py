@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import starmap
 from typing import Any
@@ -94,13 +94,14 @@ class Parts:
 def config(pod: Obj, container: Obj, parts: Parts, host: HostFacts) -> dict[str, Any]:
     privileged = is_privileged(container)
     granted = capabilities(container, host.capabilities)
-    devices = [*(host.devices if privileged else ()), *parts.devices]
+    # Each place once: what was given to the container lies over what the machine has there.
+    devices = {device.path: device for device in (*(host.devices if privileged else ()), *parts.devices)}.values()
     joined = [{"type": kind, **({"path": path} if path else {})} for kind, path in parts.namespaces.items()]
     linux: dict[str, Any] = {
         "namespaces": [{"type": "mount"}, *joined],
         "cgroupsPath": parts.cgroup,
         "resources": {**cgroups.resources(container), "devices": _device_rules(privileged, devices)},
-        "devices": [_node(device) for device in _once(devices)],
+        "devices": [_node(device) for device in devices],
         **masks(container),
     }
     if sysctls := (pod["spec"].get("securityContext") or {}).get("sysctls"):
@@ -188,10 +189,6 @@ def _mount(destination: str, kind: str, source: str, options: list[str]) -> dict
     return {"destination": destination, "type": kind, "source": source, "options": options}
 
 
-def _once(devices: Sequence[Device]) -> list[Device]:
-    return list({device.path: device for device in devices}.values())
-
-
 def _node(device: Device) -> dict[str, Any]:
     return {
         "path": device.path,
@@ -204,14 +201,9 @@ def _node(device: Device) -> dict[str, Any]:
     }
 
 
-def _device_rules(privileged: bool, devices: Sequence[Device]) -> list[dict[str, Any]]:
+def _device_rules(privileged: bool, devices: Iterable[Device]) -> list[dict[str, Any]]:
     """Nothing but what is named; the runtime itself adds null, zero, full, random, urandom, tty and the terminals."""
     if privileged:
         return [{"allow": True, "access": "rwm"}]
-    return [
-        {"allow": False, "access": "rwm"},
-        *(
-            {"allow": True, "type": d.kind, "major": d.major, "minor": d.minor, "access": d.access}
-            for d in _once(devices)
-        ),
-    ]
+    given = ({"type": d.kind, "major": d.major, "minor": d.minor, "access": d.access} for d in devices)
+    return [{"allow": False, "access": "rwm"}, *({"allow": True, **rule} for rule in given)]

@@ -18,7 +18,7 @@ import termios
 import tty
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import orjson
@@ -131,14 +131,8 @@ async def _open(runtime: Runtime, run: Container, command: list[str], wanted: di
             os.close(slave)
         return _Terminal(process, master)
     pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    process = await runtime.exec(
-        run,
-        command,
-        stdin=pipe if wanted["stdin"] else null,
-        stdout=pipe if wanted["stdout"] else null,
-        stderr=pipe if wanted["stderr"] else null,
-    )
-    return _Terminal(process)
+    streams: dict[str, Any] = {name: pipe if wanted[name] else null for name in ("stdin", "stdout", "stderr")}
+    return _Terminal(await runtime.exec(run, command, **streams))
 
 
 def _outputs(socket: web.WebSocketResponse, terminal: _Terminal) -> list[Coroutine[None, None, None]]:

@@ -153,15 +153,12 @@ class NodeObject:
                 await asyncio.sleep(_RETRY)
 
     def _status(self, old: Obj, now: float) -> Obj:
-        address = str(node_address(self._range))
+        addresses = {"InternalIP": str(node_address(self._range)), "Hostname": self._spec.name}
         return {
             "capacity": capacity(self._data, self._offers(), healthy=False),
             "allocatable": self.allocatable(),
             "conditions": _conditions(old, now),
-            "addresses": [
-                {"type": "InternalIP", "address": address},
-                {"type": "Hostname", "address": self._spec.name},
-            ],
+            "addresses": [{"type": kind, "address": text} for kind, text in addresses.items()],
             "nodeInfo": {
                 "architecture": _architecture(),
                 "bootID": boot_id(),

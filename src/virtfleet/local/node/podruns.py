@@ -50,8 +50,7 @@ class PodRuns:
         seen = {}
         for container in all_containers(pod):
             name = container["name"]
-            runs = self.by_name.get(name) or []
-            run = runs[-1] if runs else None
+            runs, run = self.by_name.get(name) or [], self.latest(name)
             health = self._health.get(name) if run and run.running else None
             seen[name] = Seen(
                 run=run,

@@ -31,10 +31,8 @@ def status(pod: Obj, seen: Mapping[str, Seen], facts: PodFacts, now: float) -> O
     """The status as this node sees it. Conditions of others are left out: the patch merges by type."""
     ahead = _ahead(pod, seen)
     initialized = not ahead
-    own = [
-        _container_status(c, seen[c["name"]], initialized=initialized, init=False) for c in pod["spec"]["containers"]
-    ]
-    init = [_container_status(c, seen[c["name"]], initialized=True, init=True) for c in init_containers(pod)]
+    own = [_container_status(c, seen, initialized=initialized, init=False) for c in pod["spec"]["containers"]]
+    init = [_container_status(c, seen) for c in init_containers(pod)]
     names = [c["name"] for c in sidecars(pod)]
     beside = [s for s in init if s["name"] in names]
     phase = "Failed" if facts.outcome else _phase(pod, own, [s for s in init if s not in beside], beside, facts.over)
@@ -52,7 +50,7 @@ def status(pod: Obj, seen: Mapping[str, Seen], facts: PodFacts, now: float) -> O
         result["observedGeneration"] = pod["metadata"]["generation"]
     if init:
         result["initContainerStatuses"] = init
-    if added := [_container_status(c, seen[c["name"]], initialized=True, init=True) for c in debuggers(pod)]:
+    if added := [_container_status(c, seen) for c in debuggers(pod)]:
         result["ephemeralContainerStatuses"] = [{**s, "ready": False} for s in added]
     addresses = facts.host_ips if pod["spec"].get("hostNetwork") and facts.sandboxed else facts.addresses
     if addresses:
@@ -69,7 +67,8 @@ def _ahead(pod: Obj, seen: Mapping[str, Seen]) -> list[str]:
     return [c["name"] for c in init_containers(pod) if not is_through(c, seen[c["name"]])]
 
 
-def _container_status(container: Obj, view: Seen, *, initialized: bool, init: bool) -> Obj:
+def _container_status(container: Obj, seen: Mapping[str, Seen], *, initialized: bool = True, init: bool = True) -> Obj:
+    view = seen[container["name"]]
     run, previous = view.run, view.previous
     result: Obj = {
         "name": container["name"],
