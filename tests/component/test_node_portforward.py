@@ -1,4 +1,4 @@
-"""Ports of pods, by the real kubectl, the official Python client, and clients that mean no good."""
+"""Ports of pods, by the real kubectl, and clients that mean no good."""
 
 from __future__ import annotations
 
@@ -115,34 +115,11 @@ def connections_are(cluster: NodeCluster, count: int) -> Callable[[], Awaitable[
     return so
 
 
-async def test_the_python_client_has_plain_channels(cluster: NodeCluster) -> None:
-    def ask() -> tuple[bytes, str]:
-        import kubernetes  # half a second, which everybody who collects tests would pay
-
-        api = kubernetes.config.new_client_from_config(str(cluster.directory / "kubeconfig"))
-        core = kubernetes.client.CoreV1Api(api)
-        stream = kubernetes.stream.portforward(
-            core.connect_get_namespaced_pod_portforward, "p", "default", ports="8082,81"
-        )
-        got = b""
-        socket = stream.socket(8082)
-        socket.settimeout(30)
-        while len(got) < 3_000_000 and (data := socket.recv(1 << 16)):
-            got += data
-        stream.socket(81).settimeout(30)
-        assert stream.socket(81).recv(1) == b""
-        return got, stream.error(81)
-
-    got, error = await asyncio.to_thread(ask)
-    assert got == bytes(3_000_000)
-    assert "error forwarding port 81 to pod p" in error
-
-
 @asynccontextmanager
-async def tunnel(cluster: NodeCluster, protocol: str = portforward.TUNNEL, query: str = "") -> AsyncIterator[Any]:
+async def tunnel(cluster: NodeCluster, protocol: str = portforward.TUNNEL) -> AsyncIterator[Any]:
     settings = directory.load(cluster.directory)
     assert settings is not None
-    url = f"http://127.0.0.1:{settings.port}/api/v1/namespaces/default/pods/p/portforward{query}"
+    url = f"http://127.0.0.1:{settings.port}/api/v1/namespaces/default/pods/p/portforward"
     async with aiohttp.ClientSession() as session, session.ws_connect(url, protocols=[protocol]) as socket:
         yield socket
 
@@ -202,9 +179,8 @@ async def test_a_client_that_breaks_the_protocol_is_sent_away(cluster: NodeClust
     await cluster.eventually(connections_are(cluster, 0))
 
 
-@pytest.mark.parametrize("ports", ["", "?ports=", "?ports=0", "?ports=80,x", f"?ports={','.join(['80'] * 200)}"])
-async def test_channels_are_for_ports(cluster: NodeCluster, ports: str) -> None:
+async def test_plain_channels_are_refused_with_what_is_spoken_instead(cluster: NodeCluster) -> None:
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
-        async with tunnel(cluster, portforward.CHANNELS, ports):
+        async with tunnel(cluster, "v4.channel.k8s.io"):
             pass
     assert refused.value.status == 400

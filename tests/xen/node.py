@@ -18,8 +18,7 @@ import msgspec
 from virtfleet.local import directory
 from virtfleet.local.identities import cluster_ip, open_pki
 from virtfleet.local.node.layout import Layout
-from virtfleet.local.node.network import sysctl
-from virtfleet.local.node.ranges import network_of, node_range
+from virtfleet.local.node.network import network_of, range_of, sysctl
 from virtfleet.local.nodesfile import NodeSpec
 from xen.machine import LIMIT, TREE, Shell
 
@@ -56,7 +55,7 @@ def join(data: Path, spec: NodeSpec, dom0: Shell, files: Path) -> None:
     assert settings is not None
     net, pki = network_of(settings), open_pki(data, settings)
     layout = Layout(data, settings.name, spec.name)
-    addresses = node_range(layout, net)
+    addresses = range_of(layout, net)
     _ip("route", "add", str(addresses), "via", _THERE)
     shutil.copy(data / directory.MARK, files)
     (files / "kubeconfig").write_text(

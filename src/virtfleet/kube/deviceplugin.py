@@ -17,6 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 VERSION = "v1beta1"
 KUBELET_SOCKET = "kubelet.sock"
+_REGISTRATION_TIMEOUT = 10.0
 _LONGEST_PATH = 100  # gRPC counts a little more than the path itself
 DIRECTORY = "/var/lib/kubelet/device-plugins"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
@@ -160,3 +161,19 @@ def handler(service: str, implementation: Any) -> grpc.GenericRpcHandler:
             response_serializer=lambda response: response.SerializeToString(),
         )
     return grpc.method_handlers_generic_handler(f"{VERSION}.{service}", methods)
+
+
+async def serve(service: str, implementation: Any, socket: Path) -> grpc.aio.Server:
+    """A server that has begun; whoever asked for it stops it."""
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((handler(service, implementation),))
+    server.add_insecure_port(address(socket))
+    await server.start()
+    return server
+
+
+async def register(socket: Path, resource: str) -> None:
+    """Tell the kubelet, which listens in the same directory, of a plugin."""
+    async with channel(socket.with_name(KUBELET_SOCKET)) as kubelet:
+        request = message("RegisterRequest", version=VERSION, endpoint=socket.name, resource_name=resource)
+        await caller(kubelet, "Registration", "Register")(request, timeout=_REGISTRATION_TIMEOUT)

@@ -43,8 +43,8 @@ from virtfleet.local.directory import Settings
 from virtfleet.local.identities import LOOPBACK, address_for_pods, cluster_ip, open_pki, server_url
 from virtfleet.local.node import network
 from virtfleet.local.node.metrics import NODE_METRICS, POD_METRICS, Metrics
+from virtfleet.local.node.network import network_of
 from virtfleet.local.node.nodeproxy import NodeProxy
-from virtfleet.local.node.ranges import network_of
 from virtfleet.local.node.services import ServiceNetwork
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from virtfleet.local.apiserver.rights.pki import Pki
 from virtfleet.local.directory import DEFAULT, Settings
-from virtfleet.local.node.ranges import network_of
+from virtfleet.local.node.network import network_of
 
 LOOPBACK = "127.0.0.1"
 

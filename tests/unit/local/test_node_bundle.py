@@ -9,7 +9,7 @@ import pytest
 from virtfleet.kube import seccomp
 from virtfleet.local.node import bundle
 from virtfleet.local.node.bundle import Device, HostFacts, Mount, Parts
-from virtfleet.local.node.images import Image, Underlay
+from virtfleet.local.node.images import Image
 from virtfleet.local.node.security import CAPABILITIES, ConfigError, User, bounding_set, capabilities, resolve_user
 
 HERE = HostFacts(
@@ -111,8 +111,8 @@ def test_the_root_passes_on_what_its_most_open_volume_does(propagations: list[st
 
 
 def test_what_an_image_adds_below_usr_is_stacked_over_the_machines() -> None:
-    plain, stacked = Underlay("/usr", ("/usr",)), Underlay("/opt/x", ("/layer/opt/x", "/opt/x"))
-    mounts = {m["destination"]: m for m in made(underlays=[plain, stacked])["mounts"]}
+    underlays = {"/usr": ["/usr"], "/opt/x": ["/layer/opt/x", "/opt/x"]}
+    mounts = {m["destination"]: m for m in made(underlays=underlays)["mounts"]}
     assert mounts["/usr"]["type"] == "bind" and "ro" in mounts["/usr"]["options"]
     assert mounts["/opt/x"]["options"] == ["ro", "lowerdir=/layer/opt/x:/opt/x"]
 

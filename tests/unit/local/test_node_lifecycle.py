@@ -9,9 +9,8 @@ import pytest
 from virtfleet.local.apiserver.kinds.pod_spec import qos_class
 from virtfleet.local.node import cgroups, lifecycle, podstatus
 from virtfleet.local.node.containers import Container
-from virtfleet.local.node.lifecycle import LONG_RUN, Seen, next_backoff, plan, restart_at
-from virtfleet.local.node.podstatus import Outcome, PodFacts, is_part_of
-from virtfleet.local.node.probes import Tally
+from virtfleet.local.node.lifecycle import LONG_RUN, Seen, Why, next_backoff, plan, restart_at
+from virtfleet.local.node.podstatus import PodFacts, is_part_of
 from virtfleet.local.node.unserved import unserved
 
 NOW = 1_000_000.0
@@ -197,7 +196,7 @@ def test_a_failed_init_container_fails_the_pod_when_the_sidecars_have_ended() ->
 
 
 def test_a_container_in_back_off_shows_why_and_what_was_before() -> None:
-    seen = Seen(run=ended(1, attempt=2).run, waiting=("CrashLoopBackOff", "back-off 20s"))
+    seen = Seen(run=ended(1, attempt=2).run, waiting=Why("CrashLoopBackOff", "back-off 20s"))
     told = status(pod("a"), {"a": seen})["containerStatuses"][0]
     assert told["state"] == {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}}
     assert told["lastState"]["terminated"]["exitCode"] == 1
@@ -222,7 +221,7 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
 
 
 def test_a_pod_that_failed_as_a_whole_says_why() -> None:
-    told = status(pod("a"), {"a": ended(137)}, PodFacts(("h",), over=True, outcome=Outcome("Evicted", "too much")))
+    told = status(pod("a"), {"a": ended(137)}, PodFacts(("h",), over=True, outcome=Why("Evicted", "too much")))
     assert (told["phase"], told["reason"], told["message"]) == ("Failed", "Evicted", "too much")
 
 
@@ -232,13 +231,6 @@ def test_a_status_that_is_there_already_is_not_written_again() -> None:
     assert is_part_of(wanted, there)
     assert not is_part_of({**wanted, "a": 2}, there)
     assert not is_part_of({"conditions": [{"type": "Z"}]}, there)
-
-
-def test_probes_count_results_in_a_row() -> None:
-    readiness = Tally(success_threshold=2, failure_threshold=3)
-    assert [readiness.count(r) for r in (True, True)] == [False, True]
-    assert [readiness.count(r) for r in (False, False, True, False, False)] == [False] * 5, "a success starts over"
-    assert readiness.count(False)
 
 
 def resources(**amounts: Any) -> dict[str, Any]:
@@ -276,6 +268,11 @@ def test_who_is_killed_first_follows_from_what_was_asked_for(amounts: Any, qos: 
     [
         ({"shareProcessNamespace": True}, "spec.shareProcessNamespace"),
         ({"containers": [{"name": "a", "lifecycle": {"preStop": {}}}]}, "spec.containers[0].lifecycle"),
+        ({"containers": [{"name": "a", "envFrom": [{"secretRef": {"name": "s"}}]}]}, "spec.containers[0].envFrom"),
+        (
+            {"containers": [{"name": "a", "volumeMounts": [{"name": "v", "subPathExpr": "$(A)"}]}]},
+            "spec.containers[0].volumeMounts.subPathExpr",
+        ),
         (
             {"containers": [{"name": "a", "livenessProbe": {"grpc": {"port": 1}}}]},
             "spec.containers[0].livenessProbe.grpc",

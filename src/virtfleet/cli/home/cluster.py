@@ -82,7 +82,7 @@ def _clear(data: Path, settings: Settings, progress: Progress) -> None:
         return
     import asyncio
 
-    from virtfleet.local.node.ranges import network_of
+    from virtfleet.local.node.network import network_of
     from virtfleet.local.node.teardown import tear_down
 
     asyncio.run(tear_down(data, network_of(settings)))

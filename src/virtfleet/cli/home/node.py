@@ -148,7 +148,7 @@ def rm(data: Path, name: str, force: bool, output: str) -> None:
 def take_away(data: Path, settings: Settings, api: readiness.Api, name: str) -> None:
     """End a node's agent and its pods, and forget the node."""
     from virtfleet.local.node.layout import Layout
-    from virtfleet.local.node.ranges import network_of
+    from virtfleet.local.node.network import network_of
     from virtfleet.local.node.teardown import power_off
 
     _ask(data, op="end", name=name, timeout=60)
@@ -170,7 +170,7 @@ def _delete(api: readiness.Api, path: str) -> None:
 
 def _power_off(data: Path, name: str) -> Settings:
     from virtfleet.local.node.layout import Layout
-    from virtfleet.local.node.ranges import network_of
+    from virtfleet.local.node.network import network_of
     from virtfleet.local.node.teardown import power_off
 
     settings = _settings(data, name)

@@ -16,23 +16,12 @@ import grpc
 
 from virtfleet.api import names
 from virtfleet.handler.devices.host import Source, Unit, Units, distinct_nodes
-from virtfleet.kube.deviceplugin import (
-    HEALTHY,
-    KUBELET_SOCKET,
-    UNHEALTHY,
-    VERSION,
-    address,
-    caller,
-    channel,
-    handler,
-    message,
-)
+from virtfleet.kube.deviceplugin import HEALTHY, KUBELET_SOCKET, UNHEALTHY, message, register, serve
 
 logger = logging.getLogger(__name__)
 
 LOOK = 2.0
 PAUSES = (1.0, 2.0, 5.0, 10.0)
-_REGISTRATION_TIMEOUT = 10.0
 
 
 class Plugin:
@@ -76,13 +65,11 @@ class Plugin:
         """Listen, register, and look after the devices until the kubelet wants to be told anew."""
         self._units = self.source.units()
         self._socket.unlink(missing_ok=True)
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers((handler("DevicePlugin", self),))
-        server.add_insecure_port(address(self._socket))
-        await server.start()
+        server = await serve("DevicePlugin", self, self._socket)
         try:
             kubelet = _identity(self._directory / KUBELET_SOCKET)
-            await self._register()
+            await register(self._socket, self.source.resource)
+            logger.info("device plugin %s: registered", self.source.resource)
             self._set_registered(True)
             while self._socket.exists() and _identity(self._directory / KUBELET_SOCKET) == kubelet:
                 await asyncio.sleep(self._look)
@@ -95,14 +82,6 @@ class Plugin:
             self._set_registered(False)
             await server.stop(None)
             self._socket.unlink(missing_ok=True)
-
-    async def _register(self) -> None:
-        async with channel(self._directory / KUBELET_SOCKET) as kubelet:
-            request = message(
-                "RegisterRequest", version=VERSION, endpoint=self._socket.name, resource_name=self.source.resource
-            )
-            await caller(kubelet, "Registration", "Register")(request, timeout=_REGISTRATION_TIMEOUT)
-        logger.info("device plugin %s: registered", self.source.resource)
 
     def _set_registered(self, registered: bool) -> None:
         if registered != self.registered:

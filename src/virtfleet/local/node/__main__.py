@@ -17,7 +17,7 @@ from virtfleet.local import directory, signsoflife
 from virtfleet.local.directory import Settings
 from virtfleet.local.node.agent import Agent
 from virtfleet.local.node.layout import Layout
-from virtfleet.local.node.ranges import network_of, node_range
+from virtfleet.local.node.network import network_of, range_of
 from virtfleet.local.nodesfile import NodeSpec
 
 
@@ -25,7 +25,7 @@ async def _run(data: Path, settings: Settings, spec: NodeSpec, kubeconfig: Path)
     layout = Layout(data, settings.name, spec.name)
     net = network_of(settings)
     async with Client(config.load(kubeconfig)) as api:
-        await Agent(layout, api, net, node_range(layout, net), spec).run()
+        await Agent(layout, api, net, range_of(layout, net), spec).run()
 
 
 def main() -> int:

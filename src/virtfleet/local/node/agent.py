@@ -37,7 +37,6 @@ from virtfleet.local.node.volumes import Volumes
 from virtfleet.local.nodesfile import NodeSpec
 from virtfleet.work.locks import locked
 
-_API_PORT = 443
 log = logging.getLogger(__name__)
 
 
@@ -72,7 +71,7 @@ class Agent:
             addresses=(str(node_address(addresses)),),
             allocatable=self._object.allocatable,
             pods=self._pods.list,
-            api_server=(str(net.services[1]), _API_PORT),
+            api_server=str(net.services[1]),
             # Making pods is bound by the processors: of many at once, a few at a time, so that the first soon run.
             turns=asyncio.Semaphore(2 * (os.cpu_count() or 1)),
         )
@@ -144,7 +143,7 @@ class Agent:
 
     def _ended(self, run: Container) -> None:
         if worker := self.workers.get(run.pod):
-            worker.wake()
+            worker.woken.set()
 
     async def _stop_workers(self) -> None:
         for worker in list(self.workers.values()):

@@ -16,10 +16,10 @@ from virtfleet.kube.api import KubeApi
 from virtfleet.kube.confined import read_inside
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node import bundle, environment, lifecycle, machine, resizing
-from virtfleet.local.node.bundle import Device, HostFacts, Mount, Parts
+from virtfleet.local.node.bundle import HostFacts, Mount, Parts
 from virtfleet.local.node.containers import GRACE, Container
-from virtfleet.local.node.devices import Allocation, Devices
-from virtfleet.local.node.downward import Facts
+from virtfleet.local.node.devices import Devices
+from virtfleet.local.node.environment import Facts
 from virtfleet.local.node.images import Image, ImageStore
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.pulling import Puller
@@ -49,7 +49,7 @@ class NodeParts:
     addresses: tuple[str, ...]
     allocatable: Callable[[], Mapping[str, str]]
     pods: Callable[[], Sequence[Obj]]  # all pods of the node
-    api_server: tuple[str, int]  # as containers reach it: the cluster address of `kubernetes` and its port
+    api_server: str  # as containers reach it: the cluster address of `kubernetes`
     turns: asyncio.Semaphore  # for making new pods
 
     def facts(self, sandbox: Sandbox | None) -> Facts:
@@ -74,20 +74,19 @@ async def make(
     """
     here = machine.inspect(with_devices=is_privileged(container))
     rootfs = node.runtime.prepare(run, node.store.trees(image))
-    variables = await environment.declared(
-        pod, container, node.api, node.facts(ground.sandbox), _service_variables(node.api_server)
-    )
+    given, facts = _service_variables(node.api_server), node.facts(ground.sandbox)
+    variables = await environment.declared(pod, container, node.api, facts, given)
     container = _expanded(container, variables)
-    given = node.devices.of(pod["metadata"]["uid"], container["name"])
+    allotted = node.devices.of(pod["metadata"]["uid"], container["name"])
     asked = [
-        *volume_mounts(node.layout, pod, container, ground.places, variables),
-        *(Mount(str(node.layout.host_path(h)), c, r) for a in given for h, c, r in a.mounts),
+        *volume_mounts(node.layout, pod, container, ground.places),
+        *(Mount(str(node.layout.host_path(h)), c, r) for a in allotted for h, c, r in a.mounts),
     ]
     taken = {mount.destination for mount in asked}
     parts = Parts(
         image=image,
         user=resolve_user(pod, container, image.user, _account_file(rootfs, "passwd"), _account_file(rootfs, "group")),
-        env=bundle.environment(image, variables, ground.sandbox.hostname, _merged(a.envs for a in given)),
+        env=bundle.environment(image, variables, ground.sandbox.hostname, _merged(a.envs for a in allotted)),
         mounts=[
             *(mount for mount in node.sandboxes.files(ground.sandbox, pod) if mount.destination not in taken),
             _termination_file(node.layout, container, run),
@@ -97,13 +96,13 @@ async def make(
         cgroup=run.cgroup,
         rootfs=str(rootfs),
         underlays=node.store.underlays(image),
-        devices=[*block_devices(container, ground.places), *_allotted(given)],
+        devices=[*block_devices(container, ground.places), *(device_node(*d) for a in allotted for d in a.devices)],
         seccomp=_local_profile(node.layout, pod, container),
         annotations={
             "io.kubernetes.pod.namespace": pod["metadata"]["namespace"],
             "io.kubernetes.pod.name": pod["metadata"]["name"],
             "io.kubernetes.container.name": container["name"],
-            **_merged(a.annotations for a in given),
+            **_merged(a.annotations for a in allotted),
         },
     )
     await node.runtime.create(run, bundle.config(pod, container, parts, here), _inlet(container))
@@ -147,13 +146,12 @@ def grace_of(pod: Obj) -> float:
     return GRACE if seconds is None else float(seconds)
 
 
-def _service_variables(api_server: tuple[str, int]) -> dict[str, str]:
-    host, port = api_server[0], str(api_server[1])
+def _service_variables(api_server: str) -> dict[str, str]:
     return {
-        "KUBERNETES_SERVICE_HOST": host,
-        "KUBERNETES_SERVICE_PORT": port,
-        "KUBERNETES_SERVICE_PORT_HTTPS": port,
-        "KUBERNETES_PORT": f"tcp://{host}:{port}",
+        "KUBERNETES_SERVICE_HOST": api_server,
+        "KUBERNETES_SERVICE_PORT": "443",
+        "KUBERNETES_SERVICE_PORT_HTTPS": "443",
+        "KUBERNETES_PORT": f"tcp://{api_server}:443",
     }
 
 
@@ -170,10 +168,6 @@ def _account_file(rootfs: Path, name: str) -> str:
     with contextlib.suppress(OSError):
         return read_inside(rootfs, f"/etc/{name}").decode(errors="replace")
     return ""
-
-
-def _allotted(given: list[Allocation]) -> list[Device]:
-    return [device_node(host, inside, access) for a in given for host, inside, access in a.devices]
 
 
 def _merged(parts: Iterable[Mapping[str, str]]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_interface, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 
 import msgspec
@@ -33,12 +33,12 @@ class Unusable(Exception):
     """A network that a Pod cannot be attached to as things are; the message is for its owner."""
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One network that a Pod asks for."""
 
-    namespace: str
-    name: str
-    interface: str
+    namespace: str = ""
+    name: str = ""
+    interface: str = ""
     mac: str = ""
 
     @property
@@ -68,17 +68,9 @@ class Config(msgspec.Struct, frozen=True):
 
     mtu: int = _USUAL_MTU
     pools: tuple[Pool, ...] = ()
-    fixed: tuple[str, ...] = ()
 
 
 # --- what a Pod asks for
-
-
-class _Element(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    namespace: str = ""
-    interface: str = ""
-    mac: str = ""
 
 
 def requested(pod: Obj) -> list[Request]:
@@ -90,38 +82,40 @@ def requested(pod: Obj) -> list[Request]:
     if len(text) > _LONGEST:
         raise Unusable(f"annotation {NETWORKS} has more than {_LONGEST} characters; shorten it")
     try:
-        elements = msgspec.json.decode(text, type=list[_Element]) if text[0] in "[{" else _short(text)
+        elements = msgspec.json.decode(text, type=list[Request]) if text[0] in "[{" else _short(text)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise Unusable(f"annotation {NETWORKS} cannot be read: {error}") from None
     if len(elements) > MOST:
         raise Unusable(f"annotation {NETWORKS} names {len(elements)} networks; {MOST} are possible")
-    requests = [_request(each, f"net{number}", meta["namespace"]) for number, each in enumerate(elements, 1)]
+    requests = [_checked(each, f"net{number}", meta["namespace"]) for number, each in enumerate(elements, 1)]
     if len({request.interface for request in requests}) < len(requests):
         raise Unusable(f"annotation {NETWORKS} names an interface twice; rename one")
     return requests
 
 
-def _short(text: str) -> list[_Element]:
-    elements = []
+def _short(text: str) -> list[Request]:
+    requests = []
     for part in text.split(","):
         network, _, interface = part.strip().partition("@")
         namespace, _, name = network.rpartition("/")
-        elements.append(_Element(name, namespace, interface))
-    return elements
+        requests.append(Request(namespace, name, interface))
+    return requests
 
 
-def _request(element: _Element, interface: str, own: str) -> Request:
-    namespace, interface, mac = element.namespace or own, element.interface or interface, element.mac.lower()
-    if not _NAME.fullmatch(element.name) or not _NAME.fullmatch(namespace):
-        raise Unusable(f"{namespace}/{element.name} is no name of a NetworkAttachmentDefinition")
+def _checked(asked: Request, interface: str, own: str) -> Request:
+    """With what it does not say itself."""
+    request = Request(asked.namespace or own, asked.name, asked.interface or interface, asked.mac.lower())
+    namespace, interface, mac = request.namespace, request.interface, request.mac
+    if not _NAME.fullmatch(asked.name) or not _NAME.fullmatch(namespace):
+        raise Unusable(f"{request.network} is no name of a NetworkAttachmentDefinition")
     if namespace not in (own, GLOBAL):
         said = f"definitions of namespace {namespace} are not for Pods of {own}; use one of {own} or of {GLOBAL}"
-        raise Unusable(f"network {namespace}/{element.name}: {said}")
+        raise Unusable(f"network {request.network}: {said}")
     if not _INTERFACE.fullmatch(interface) or interface in _TAKEN:
-        raise Unusable(f"network {namespace}/{element.name}: no interface can be called {interface!r}")
+        raise Unusable(f"network {request.network}: no interface can be called {interface!r}")
     if mac and not _MAC.fullmatch(mac):
-        raise Unusable(f"network {namespace}/{element.name}: {mac!r} is no hardware address of one interface")
-    return Request(namespace, element.name, interface, mac)
+        raise Unusable(f"network {request.network}: {mac!r} is no hardware address of one interface")
+    return request
 
 
 # --- what a definition says
@@ -134,16 +128,11 @@ class _Range(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     gateway: str = ""
 
 
-class _Address(msgspec.Struct, forbid_unknown_fields=True):
-    address: str
-
-
 class _Ipam(_Range):
     """With its own range, or a list of them."""
 
     type: str = ""
     ranges: list[list[_Range]] = []
-    addresses: list[_Address] = []
 
 
 class _Plugin(msgspec.Struct):
@@ -174,10 +163,9 @@ def config(text: object) -> Config:
     if plugin.mtu and not _MTU[0] <= plugin.mtu <= _MTU[1]:
         raise Unusable(f"spec.config: mtu {plugin.mtu} is not possible; use {_MTU[0]} to {_MTU[1]}")
     try:
-        pools, fixed = _addresses(plugin.ipam or _Ipam())
+        return Config(plugin.mtu or _USUAL_MTU, _pools(plugin.ipam or _Ipam()))
     except ValueError as error:
         raise Unusable(f"spec.config: ipam: {error}") from None
-    return Config(plugin.mtu or _USUAL_MTU, pools, fixed)
 
 
 def _bridge(plugins: Any) -> dict[str, Any]:
@@ -191,17 +179,15 @@ def _bridge(plugins: Any) -> dict[str, Any]:
     return bridges[0]
 
 
-def _addresses(ipam: _Ipam) -> tuple[tuple[Pool, ...], tuple[str, ...]]:
+def _pools(ipam: _Ipam) -> tuple[Pool, ...]:
     if not ipam.type:
-        return (), ()
-    if ipam.type == "static" and 0 < len(ipam.addresses) <= 2:
-        return (), tuple(str(ip_interface(each.address)) for each in ipam.addresses)
-    if ipam.type == "host-local":
-        sets: Sequence[Sequence[_Range]] = ipam.ranges or ([[ipam]] if ipam.subnet else [])
-        if not 0 < len(sets) <= 2 or any(len(each) != 1 for each in sets):
-            raise ValueError("host-local needs a subnet, or one range for each family; write subnet")
-        return tuple(_pool(each[0]) for each in sets), ()
-    raise ValueError(f"type {ipam.type[:50]!r} is not done with these fields; use host-local or static, or remove it")
+        return ()
+    if ipam.type != "host-local":
+        raise ValueError(f"type {ipam.type[:50]!r} is not done; use host-local, or remove it")
+    sets: Sequence[Sequence[_Range]] = ipam.ranges or ([[ipam]] if ipam.subnet else [])
+    if not 0 < len(sets) <= 2 or any(len(each) != 1 for each in sets):
+        raise ValueError("host-local needs a subnet, or one range for each family; write subnet")
+    return tuple(_pool(each[0]) for each in sets)
 
 
 def _pool(asked: _Range) -> Pool:

@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Any
 
 from virtfleet.kube import seccomp
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node import cgroups
-from virtfleet.local.node.images import Image, Underlay
-from virtfleet.local.node.security import (
-    ConfigError,
-    User,
-    capabilities,
-    is_privileged,
-    masks,
-    setting,
-)
+from virtfleet.local.node.images import Image
+from virtfleet.local.node.security import ConfigError, User, capabilities, is_privileged, masks, setting
 
+_CONFINED = "nosuid,noexec,nodev"
+_SYSTEM = {  # place -> file system, options
+    "/proc": ("proc", _CONFINED),
+    "/dev": ("tmpfs", "nosuid,strictatime,mode=755,size=65536k"),
+    "/dev/pts": ("devpts", "nosuid,noexec,newinstance,ptmxmode=0666,mode=0620,gid=5"),
+    "/dev/mqueue": ("mqueue", _CONFINED),
+    "/sys": ("sysfs", _CONFINED),
+    "/sys/fs/cgroup": ("cgroup", _CONFINED),
+}
 _DEFAULT_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -82,7 +85,7 @@ class Parts:
     namespaces: Mapping[str, str]  # type -> path; an empty path asks for a new one; the machine's are left out
     cgroup: str
     rootfs: str
-    underlays: Sequence[Underlay] = ()
+    underlays: Mapping[str, Sequence[str]] = field(default_factory=dict)
     devices: Sequence[Device] = ()
     seccomp: dict[str, Any] | None = None  # a Localhost profile
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -91,20 +94,23 @@ class Parts:
 def config(pod: Obj, container: Obj, parts: Parts, host: HostFacts) -> dict[str, Any]:
     privileged = is_privileged(container)
     granted = capabilities(container, host.capabilities)
-    devices = [*(host.devices if privileged else ()), *parts.devices]
+    # Each place once: what was given to the container lies over what the machine has there.
+    devices = {device.path: device for device in (*(host.devices if privileged else ()), *parts.devices)}.values()
     joined = [{"type": kind, **({"path": path} if path else {})} for kind, path in parts.namespaces.items()]
     linux: dict[str, Any] = {
         "namespaces": [{"type": "mount"}, *joined],
         "cgroupsPath": parts.cgroup,
         "resources": {**cgroups.resources(container), "devices": _device_rules(privileged, devices)},
-        "devices": [_node(device) for device in _once(devices)],
+        "devices": [_node(device) for device in devices],
         **masks(container),
     }
     if sysctls := (pod["spec"].get("securityContext") or {}).get("sysctls"):
         linux["sysctl"] = {s["name"]: s["value"] for s in sysctls}
     if profile := _seccomp(pod, container, parts, granted, host):
         linux["seccomp"] = profile
-    if propagation := _root_propagation(parts.mounts):
+    # The root must pass on at least what its most open volume does.
+    wanted = {mount.propagation for mount in parts.mounts}
+    if propagation := next((kind for kind in ("rshared", "rslave") if kind in wanted), ""):
         linux["rootfsPropagation"] = propagation
     return {
         "ociVersion": "1.0.2",
@@ -113,7 +119,7 @@ def config(pod: Obj, container: Obj, parts: Parts, host: HostFacts) -> dict[str,
             "readonly": bool((container.get("securityContext") or {}).get("readOnlyRootFilesystem")),
         },
         "process": _process(pod, container, parts, granted, host),
-        "mounts": [*_system_mounts(privileged), *map(_underlay, parts.underlays), *map(_bind, parts.mounts)],
+        "mounts": [*_system(privileged), *starmap(_underlay, parts.underlays.items()), *map(_bind, parts.mounts)],
         "annotations": dict(parts.annotations),
         "linux": linux,
     }
@@ -162,50 +168,25 @@ def _seccomp(pod: Obj, container: Obj, parts: Parts, granted: Sequence[str], hos
     return None
 
 
-def _root_propagation(mounts: Sequence[Mount]) -> str:
-    """The root must pass on at least what its most open volume does."""
-    wanted = {mount.propagation for mount in mounts}
-    return next((kind for kind in ("rshared", "rslave") if kind in wanted), "")
+def _system(privileged: bool) -> Iterator[dict[str, Any]]:
+    access = ["rw" if privileged else "ro"]
+    for place, (kind, options) in _SYSTEM.items():
+        yield _mount(place, kind, kind, options.split(",") + (access if place.startswith("/sys") else []))
 
 
-def _system_mounts(privileged: bool) -> list[dict[str, Any]]:
-    access = "rw" if privileged else "ro"
-    base = ["nosuid", "noexec", "nodev"]
-    return [
-        {"destination": "/proc", "type": "proc", "source": "proc", "options": base},
-        {
-            "destination": "/dev",
-            "type": "tmpfs",
-            "source": "tmpfs",
-            "options": ["nosuid", "strictatime", "mode=755", "size=65536k"],
-        },
-        {
-            "destination": "/dev/pts",
-            "type": "devpts",
-            "source": "devpts",
-            "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
-        },
-        {"destination": "/dev/mqueue", "type": "mqueue", "source": "mqueue", "options": base},
-        {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": [*base, access]},
-        {"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": [*base, access]},
-    ]
-
-
-def _underlay(underlay: Underlay) -> dict[str, Any]:
-    if len(underlay.sources) == 1:
-        options = ["rbind", "ro", "rprivate"]
-        return {"destination": underlay.target, "type": "bind", "source": underlay.sources[0], "options": options}
-    lowers = "lowerdir=" + ":".join(underlay.sources)
-    return {"destination": underlay.target, "type": "overlay", "source": "overlay", "options": ["ro", lowers]}
+def _underlay(target: str, sources: Sequence[str]) -> dict[str, Any]:
+    if len(sources) == 1:
+        return _bind(Mount(sources[0], target, readonly=True))
+    return _mount(target, "overlay", "overlay", ["ro", "lowerdir=" + ":".join(sources)])
 
 
 def _bind(mount: Mount) -> dict[str, Any]:
     options = ["rbind", "ro" if mount.readonly else "rw", mount.propagation]
-    return {"destination": mount.destination, "type": "bind", "source": mount.source, "options": options}
+    return _mount(mount.destination, "bind", mount.source, options)
 
 
-def _once(devices: Sequence[Device]) -> list[Device]:
-    return list({device.path: device for device in devices}.values())
+def _mount(destination: str, kind: str, source: str, options: list[str]) -> dict[str, Any]:
+    return {"destination": destination, "type": kind, "source": source, "options": options}
 
 
 def _node(device: Device) -> dict[str, Any]:
@@ -220,14 +201,9 @@ def _node(device: Device) -> dict[str, Any]:
     }
 
 
-def _device_rules(privileged: bool, devices: Sequence[Device]) -> list[dict[str, Any]]:
+def _device_rules(privileged: bool, devices: Iterable[Device]) -> list[dict[str, Any]]:
     """Nothing but what is named; the runtime itself adds null, zero, full, random, urandom, tty and the terminals."""
     if privileged:
         return [{"allow": True, "access": "rwm"}]
-    return [
-        {"allow": False, "access": "rwm"},
-        *(
-            {"allow": True, "type": d.kind, "major": d.major, "minor": d.minor, "access": d.access}
-            for d in _once(devices)
-        ),
-    ]
+    given = ({"type": d.kind, "major": d.major, "minor": d.minor, "access": d.access} for d in devices)
+    return [{"allow": False, "access": "rwm"}, *({"allow": True, **rule} for rule in given)]

@@ -26,9 +26,11 @@ def resources(container: Obj) -> dict[str, Any]:
     """linux.resources of the runtime's configuration. The runtime translates shares and quota for v2."""
     declared = container.get("resources") or {}
     requests, limits = declared.get("requests") or {}, declared.get("limits") or {}
-    cpu: dict[str, int] = {"shares": _shares(requests.get("cpu", limits.get("cpu", 0)))}
+    share = Quantity.parse(requests.get("cpu", limits.get("cpu", 0))).milli()
+    cpu: dict[str, int] = {"shares": max(_MIN_SHARES, share * 1024 // 1000)}
     if "cpu" in limits:
-        cpu |= {"quota": max(_MIN_QUOTA, _milli(limits["cpu"]) * _PERIOD // 1000), "period": _PERIOD}
+        quota = Quantity.parse(limits["cpu"]).milli() * _PERIOD // 1000
+        cpu |= {"quota": max(_MIN_QUOTA, quota), "period": _PERIOD}
     result: dict[str, Any] = {"cpu": cpu}
     if "memory" in limits:
         result["memory"] = {"limit": Quantity.parse(limits["memory"]).value()}
@@ -40,14 +42,6 @@ def resources(container: Obj) -> dict[str, Any]:
     if pages:
         result["hugepageLimits"] = pages
     return result
-
-
-def _shares(cpu: str | int) -> int:
-    return max(_MIN_SHARES, _milli(cpu) * 1024 // 1000)
-
-
-def _milli(cpu: str | int) -> int:
-    return Quantity.parse(cpu).milli()
 
 
 def oom_score(pod: Obj, container: Obj, memory: int) -> int:

@@ -71,7 +71,7 @@ class ContainerFiles:
 
     def load(self) -> Iterator[tuple[Path, Container | None]]:
         """Every directory with its record; None for one that an agent was killed in the middle of making."""
-        for path in sorted(self._directory.iterdir()):
+        for path in sorted(self._directory.glob("*")):
             try:
                 yield path, msgspec.json.decode((path / "container.json").read_bytes(), type=Container)
             except (FileNotFoundError, msgspec.DecodeError):

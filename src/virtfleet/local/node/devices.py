@@ -20,7 +20,7 @@ import grpc
 import msgspec
 
 from virtfleet.api.quantity import Quantity
-from virtfleet.kube.deviceplugin import HEALTHY, KUBELET_SOCKET, VERSION, address, caller, channel, handler, message
+from virtfleet.kube.deviceplugin import HEALTHY, KUBELET_SOCKET, VERSION, caller, channel, message, serve
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node.containers import write_atomically
 from virtfleet.local.node.lifecycle import all_containers
@@ -83,10 +83,7 @@ class Devices:
         with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
             content = (self._directory / _CHECKPOINT).read_bytes()
             self._allocations = msgspec.json.decode(content, type=Allocations)
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers((handler("Registration", self),))
-        server.add_insecure_port(address(self._directory / KUBELET_SOCKET))
-        await server.start()
+        server = await serve("Registration", self, self._directory / KUBELET_SOCKET)
         self._expect_plugins()
         return server
 

@@ -18,7 +18,7 @@ import termios
 import tty
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 import orjson
@@ -55,9 +55,9 @@ class _Terminal:
         if self.master is None and self.process.stdin is not None:
             self.process.stdin.close()
 
-    def resize(self, width: int, height: int) -> None:
+    def resize(self, size: Size) -> None:
         if self.master is not None:
-            fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+            fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", size.height, size.width, 0, 0))
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGWINCH)  # runc passes the size on
 
@@ -131,14 +131,8 @@ async def _open(runtime: Runtime, run: Container, command: list[str], wanted: di
             os.close(slave)
         return _Terminal(process, master)
     pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    process = await runtime.exec(
-        run,
-        command,
-        stdin=pipe if wanted["stdin"] else null,
-        stdout=pipe if wanted["stdout"] else null,
-        stderr=pipe if wanted["stderr"] else null,
-    )
-    return _Terminal(process)
+    streams: dict[str, Any] = {name: pipe if wanted[name] else null for name in ("stdin", "stdout", "stderr")}
+    return _Terminal(await runtime.exec(run, command, **streams))
 
 
 def _outputs(socket: web.WebSocketResponse, terminal: _Terminal) -> list[Coroutine[None, None, None]]:
@@ -175,18 +169,18 @@ async def _incoming(socket: web.WebSocketResponse, terminal: _Terminal) -> None:
     """Until the client is gone."""
     async for what in incoming(socket):
         if isinstance(what, Size):
-            terminal.resize(*what)
+            terminal.resize(what)
         elif what:
             await terminal.write(what)
         else:
             terminal.end_input()
 
 
-class Size(NamedTuple):
+class Size(msgspec.Struct, rename="pascal"):
     """Of the client's terminal."""
 
-    width: int
-    height: int
+    width: Annotated[int, msgspec.Meta(ge=0, le=65535)]
+    height: Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
 async def incoming(socket: web.WebSocketResponse) -> AsyncIterator[bytes | Size]:
@@ -199,12 +193,6 @@ async def incoming(socket: web.WebSocketResponse) -> AsyncIterator[bytes | Size]
             yield data
         elif channel == RESIZE:
             with contextlib.suppress(msgspec.DecodeError):
-                asked = msgspec.json.decode(data, type=_Asked)
-                yield Size(asked.Width, asked.Height)
+                yield msgspec.json.decode(data, type=Size)
         elif channel == CLOSE and data[:1] == bytes([STDIN]):
             yield b""
-
-
-class _Asked(msgspec.Struct):
-    Width: Annotated[int, msgspec.Meta(ge=0, le=65535)]
-    Height: Annotated[int, msgspec.Meta(ge=0, le=65535)]

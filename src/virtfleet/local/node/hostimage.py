@@ -23,8 +23,10 @@ _ACCOUNTS = {"root": 0, "daemon": 1, "nobody": 65534, "qemu": 107}
 _GROUPS = {"root": 0, "daemon": 1, "tty": 5, "disk": 6, "kvm": 106, "qemu": 107, "nogroup": 65534}
 # Public files of /etc that libraries read; copied when they are there. Never a directory that may hold a key.
 _PUBLIC_FILES = ("ld.so.cache", "ld.so.conf", "protocols", "services", "mime.types", "ssl/openssl.cnf")
-_DIRECTORIES = ("dev", "proc", "sys", "run", "home", "mnt", "opt/virtfleet/lib", "opt/virtfleet/src/virtfleet", "usr")
-_VAR = ("lib", "log", "cache", "spool")
+_DIRECTORIES = (
+    *("dev", "proc", "sys", "run", "home", "mnt", "opt/virtfleet/lib", "opt/virtfleet/src/virtfleet", "usr"),
+    *("var/lib", "var/log", "var/cache", "var/spool"),
+)
 
 LAUNCHER = "virtfleet.launcher"
 # Component -> the room that implements it; hypervisors have launcher images of their own. A launcher has a reaper above
@@ -67,10 +69,10 @@ def open_store(directory: Path) -> ImageStore:
         _build(tree)
         layer = store.add_layer(tree, f"host-{tree_digest(tree)}")
     host = Image(name=canonical(HOST), layers=(layer,), on_host=True, env=ENV, command=("/bin/sh",))
-    _refresh(store, host)
-    for component in COMPONENTS:
-        image = msgspec.structs.replace(host, name=_name(component), entrypoint=entrypoint(component), command=())
-        _refresh(store, image)
+    of = {component: {"name": _name(component), "entrypoint": entrypoint(component)} for component in COMPONENTS}
+    for image in (host, *(msgspec.structs.replace(host, command=(), **changes) for changes in of.values())):
+        if store.find(image.name) != image:
+            store.put(image)
     return store
 
 
@@ -86,11 +88,6 @@ def comes_with_virtfleet(name: str) -> bool:
 
 def _name(component: str) -> str:
     return f"virtfleet/{component}:{virtfleet.__version__}"
-
-
-def _refresh(store: ImageStore, image: Image) -> None:
-    if store.find(image.name) != image:
-        store.put(image)
 
 
 def _build(tree: Path) -> None:
@@ -111,8 +108,6 @@ def write_skeleton(tree: Path) -> None:
     """What an image of ours has beside /usr: accounts, directories, and the programs that start components."""
     for name in _DIRECTORIES:
         (tree / name).mkdir(parents=True, mode=0o755, exist_ok=True)
-    for name in _VAR:
-        (tree / "var" / name).mkdir(parents=True, mode=0o755, exist_ok=True)
     for name, mode in (("root", 0o700), ("tmp", 0o1777), ("var/tmp", 0o1777)):
         (tree / name).mkdir(exist_ok=True)
         (tree / name).chmod(mode)

@@ -51,19 +51,9 @@ class Image(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
-class Underlay(msgspec.Struct, frozen=True):
-    """A directory of the machine that an image on `host` shows at `target`, with the image's own layers above it."""
-
-    target: str
-    sources: tuple[str, ...]
-
-
 def canonical(name: str) -> str:
     """One spelling per image: without Docker Hub's implied parts, with the implied tag."""
-    for prefix in _HUB:
-        if name.startswith(prefix):
-            name = name[len(prefix) :]
-            break
+    name = name.removeprefix(next((prefix for prefix in _HUB if name.startswith(prefix)), ""))
     if "@" in name or ":" in name.rpartition("/")[2]:
         return name
     return f"{name}:latest"
@@ -95,14 +85,8 @@ class ImageStore:
         name = canonical(name)
         repository, _, digest = name.partition("@")
         if digest:
-            return next(
-                (
-                    i
-                    for i in self.all()
-                    if digest in (i.digest, i.id) and _repository(i.name) == _repository(repository)
-                ),
-                None,
-            )
+            named = (image for image in self.all() if _repository(image.name) == _repository(repository))
+            return next((image for image in named if digest in (image.digest, image.id)), None)
         try:
             return msgspec.json.decode(self._record(name).read_bytes(), type=Image)
         except FileNotFoundError:
@@ -136,9 +120,7 @@ class ImageStore:
 
     def derive(self, new: str, old: str, add: Sequence[tuple[Path, str]], env: Mapping[str, str]) -> Image:
         """An image like `old` with more files (source, absolute target) and other environment."""
-        base = self.find(old)
-        if base is None:
-            raise ImageError(f"there is no image {canonical(old)}; `virtfleet image ls` lists them")
+        base = self._present(old)
         layers = base.layers
         if add:
             with self.scratch() as scratch:
@@ -162,9 +144,7 @@ class ImageStore:
 
     def remove(self, name: str) -> None:
         """Forget an image, and the layers that no other image has."""
-        image = self.find(name)
-        if image is None:
-            raise ImageError(f"there is no image {canonical(name)}; `virtfleet image ls` lists them")
+        image = self._present(name)
         with locked(self.directory / "lock"):
             kept = {layer for other in self.all() if other.name != image.name for layer in other.layers}
             orphans = [layer for layer in image.layers if layer not in kept]
@@ -179,14 +159,16 @@ class ImageStore:
         """The directories that make up the image's root, topmost first."""
         return [self.layers / layer for layer in image.layers]
 
-    def underlays(self, image: Image) -> list[Underlay]:
-        """What of the machine lies below the layers of an image on `host`; a layer may add files there too."""
-        if not image.on_host:
-            return []
-        return [
-            Underlay(target, (*(str(part) for tree in self.trees(image) if _filled(part := tree / target[1:])), source))
-            for target, source in self._underlays.items()
-        ]
+    def underlays(self, image: Image) -> dict[str, list[str]]:
+        """The directories of the machine that an image on `host` shows, by their place in the container.
+
+        Each is a stack: above the machine's own are those of the image's layers that add files there.
+        """
+        trees = self.trees(image)
+        return {
+            target: [*(str(part) for tree in trees if _filled(part := tree / target[1:])), source]
+            for target, source in (self._underlays.items() if image.on_host else ())
+        }
 
     def resolve(self, image: Image, path: str) -> str:
         """`path` with the image's own symbolic links in it followed, so that /lib/x lands in /usr/lib/x."""
@@ -208,6 +190,12 @@ class ImageStore:
             else:
                 done = f"{done}/{part}"
         raise ImageError(f"{path}: too many symbolic links in {image.name}")
+
+    def _present(self, name: str) -> Image:
+        image = self.find(name)
+        if image is None:
+            raise ImageError(f"there is no image {canonical(name)}; `virtfleet image ls` lists them")
+        return image
 
     def _record(self, name: str) -> Path:
         return self._records / quote(name, safe="")

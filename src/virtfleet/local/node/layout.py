@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fnmatch
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from virtfleet.kube.resource import Obj
 
 # Host paths that each node has of its own. A pod's hostPath below one of these is meant for "its" node.
-_OWN = ("/var/lib/kubelet", "/var/lib/kubevirt*", "/var/run/kubevirt*", "/run/kubevirt*")
+_OWN = re.compile(r"/(var/lib/kubelet|var/lib/kubevirt[^/]*|(var/)?run/kubevirt[^/]*)(/|$)")
 
 
 class Layout:
@@ -45,14 +45,11 @@ class Layout:
 
     def host_path(self, path: str) -> Path:
         """A hostPath as this node means it."""
-        parts = Path(path).parts
-        for depth in range(2, len(parts) + 1):
-            if any(fnmatch.fnmatch(str(Path(*parts[:depth])), own) for own in _OWN):
-                relative = Path(*parts[1:])
-                if parts[1:2] == ("run",):  # /var/run is /run on every machine
-                    relative = Path("var", relative)
-                return self.root / relative
-        return Path(path)
+        place = Path(path)
+        if not _OWN.match(str(place)):
+            return place
+        # /var/run is /run on every machine.
+        return self.root / ("var" if place.is_relative_to("/run") else "") / place.relative_to("/")
 
     def create(self) -> None:
         for path in (self.kubelet / "pods", self.containers, self.sandboxes, self.exits, self.logs, self.runtime):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.pod_spec import is_sidecar
@@ -16,6 +17,13 @@ from virtfleet.local.node.containers import Container
 
 FIRST_BACKOFF, LAST_BACKOFF = 10.0, 300.0
 LONG_RUN = 600.0  # a container that ran this long begins with no back-off again
+
+
+class Why(NamedTuple):
+    """Why a pod or container is as it is, in Kubernetes' words."""
+
+    reason: str = ""
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +34,7 @@ class Seen:
     previous: Container | None = None
     started: bool = False  # running, startup probe passed
     ready: bool = False
-    waiting: tuple[str, str] | None = None  # reason and message while there is no run
+    waiting: Why | None = None  # while there is no run
     unhealthy: str = ""  # why it must be ended
 
 

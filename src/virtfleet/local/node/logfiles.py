@@ -48,9 +48,3 @@ def last_lines(path: Path, count: int) -> tuple[list[bytes], int]:
     except FileNotFoundError:  # the container has said nothing yet
         return [], 0
     return tail.splitlines()[-count:] if count else [], size
-
-
-def tail_text(path: Path, lines: int, limit: int) -> str:
-    """The end of a container's output, for its termination message."""
-    entries = [entry for raw in last_lines(path, lines)[0] if (entry := parse(raw))]
-    return b"".join(entry.render(False) for entry in entries)[-limit:].decode(errors="replace")

@@ -37,9 +37,8 @@ def _devices() -> list[Device]:
     devices = []
     for directory, names, files in os.walk("/dev"):
         names[:] = [name for name in names if os.path.join(directory, name) not in _NOT_NODES]
-        for path in (os.path.join(directory, name) for name in files):
+        for path in sorted({os.path.join(directory, name) for name in files} - _NOT_NODES):
             info = os.lstat(path)
-            if path in _NOT_NODES or not (stat.S_ISBLK(info.st_mode) or stat.S_ISCHR(info.st_mode)):
-                continue
-            devices.append(Device.of(path, info))
+            if stat.S_ISBLK(info.st_mode) or stat.S_ISCHR(info.st_mode):
+                devices.append(Device.of(path, info))
     return devices

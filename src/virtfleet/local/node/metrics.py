@@ -69,11 +69,9 @@ class Metrics:
 
 def _described(kind: Kind, obj: Obj, used: Obj) -> Obj:
     kept = {key: obj["metadata"][key] for key in ("name", "namespace", "labels") if key in obj["metadata"]}
-    measured = {"timestamp": used["timestamp"], "window": used["window"]}
-    resource = kind.resource
-    described: Obj = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": kept}
-    described["metadata"]["creationTimestamp"] = used["timestamp"]
-    return described | measured
+    metadata, measured = kept | {"creationTimestamp": used["timestamp"]}, ("timestamp", "window")
+    described = {"kind": kind.resource.kind, "apiVersion": kind.resource.api_version, "metadata": metadata}
+    return described | {key: used[key] for key in measured}
 
 
 def _quantities(amounts: Obj) -> Obj:

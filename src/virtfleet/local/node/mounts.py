@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import NamedTuple
 
 RDONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8
 REMOUNT, BIND, SHARED = 32, 4096, 1 << 20
@@ -57,40 +56,30 @@ def share(path: Path) -> None:
 
 def unshare(path: Path) -> None:
     """Undo `share`, and take away what was mounted inside meanwhile. A disk that was there before stays."""
-    for mounted in _table(path):
+    for point, root in _table(path):
         # What was bound to itself shows in the table as a directory of that name in its file system.
-        if mounted.point != str(path) or Path(mounted.root).name == path.name:
-            unmount(mounted.point)
+        if point != str(path) or Path(root).name == path.name:
+            unmount(point)
 
 
 def unmount(target: str | Path) -> None:
     """Lazily, so that a busy mount cannot hold up a teardown; a target that is no mount is fine."""
-    if _libc.umount2(os.fsencode(target), _DETACH | _NOFOLLOW) and ctypes.get_errno() not in (
-        errno.EINVAL,
-        errno.ENOENT,
-    ):
-        code = ctypes.get_errno()
+    result, code = _libc.umount2(os.fsencode(target), _DETACH | _NOFOLLOW), ctypes.get_errno()
+    if result and code not in (errno.EINVAL, errno.ENOENT):
         raise OSError(code, f"unmount: {os.strerror(code)}", str(target))
-
-
-class Mounted(NamedTuple):
-    """One mount: where it is, and which directory of its file system is seen there."""
-
-    point: str
-    root: str
 
 
 def below(path: Path) -> list[str]:
     """Mount points at or below `path`, the latest first: the order in which they can be unmounted."""
-    return [mounted.point for mounted in _table(path)]
+    return [point for point, _ in _table(path)]
 
 
-def _table(path: Path) -> list[Mounted]:
-    top = str(path)
+def _table(path: Path) -> list[tuple[str, str]]:
+    """Of each mount, where it is, and which directory of its file system is seen there."""
     with open("/proc/self/mountinfo") as table:
         rows = [line.split(" ", 5) for line in table]
-    mounted = [Mounted(_unescape(row[4]), _unescape(row[3])) for row in reversed(rows)]
-    return [m for m in mounted if m.point == top or m.point.startswith(top.rstrip("/") + "/")]
+    mounted = [(_unescape(row[4]), _unescape(row[3])) for row in reversed(rows)]
+    return [(point, root) for point, root in mounted if f"{point}/".startswith(f"{path}/")]
 
 
 def unmount_below(path: Path) -> None:

@@ -14,11 +14,17 @@ from pathlib import Path
 
 import orjson
 
+from virtfleet.api.addresses import mac_address
+from virtfleet.local.directory import Settings
+from virtfleet.local.node.containers import write_atomically
+from virtfleet.local.node.layout import Layout
 from virtfleet.work.commands import CommandError, run
+from virtfleet.work.locks import locked
 
 PODS, SERVICES = IPv4Network("10.244.0.0/16"), IPv4Network("10.96.0.0/16")
 _MTU = 1500
 _NODE_PREFIX = 24
+_RANGE = "range"  # file with the addresses of a node
 _SILENT = "virtfleet-silent"  # table in the namespace of a pod that another one has the addresses of
 
 
@@ -49,6 +55,22 @@ class ClusterNetwork:
         return f"{self.tag}{hashlib.sha256(pod_uid.encode()).hexdigest()[:7]}"
 
 
+def network_of(settings: Settings) -> ClusterNetwork:
+    return ClusterNetwork(settings.name, IPv4Network(settings.pods), IPv4Network(settings.services))
+
+
+def range_of(layout: Layout, net: ClusterNetwork) -> IPv4Network:
+    """The pod addresses of a node: chosen once, when the node first starts, and kept."""
+    layout.home.mkdir(parents=True, exist_ok=True)
+    with locked(layout.data / "nodes" / ".ranges.lock"):
+        taken = {path.parent.name: IPv4Network(path.read_text()) for path in layout.data.glob(f"nodes/*/{_RANGE}")}
+        if layout.node not in taken:
+            number = next(n for n in range(1, 256) if net.node_range(n) not in taken.values())
+            taken[layout.node] = net.node_range(number)
+            write_atomically(layout.home / _RANGE, str(taken[layout.node]).encode())
+    return taken[layout.node]
+
+
 def node_address(node_range: IPv4Network) -> IPv4Address:
     """The node's own address, an additional one of the bridge."""
     return node_range[1]
@@ -56,12 +78,8 @@ def node_address(node_range: IPv4Network) -> IPv4Address:
 
 async def set_up(network: ClusterNetwork, node_range: IPv4Network | None = None) -> None:
     """The bridge, and a node's address on it. May be repeated at any time."""
-    if not await exists(network.bridge):
-        try:
-            await run("ip", "link", "add", network.bridge, "address", _mac(network), "type", "bridge")
-        except CommandError:  # another agent was faster
-            if not await exists(network.bridge):
-                raise
+    # With a fixed address: a bridge otherwise takes that of whichever interface joined first, and changes it.
+    await add_link(network.bridge, f"address {mac_address('bridge', network.bridge)} type bridge")
     commands = [
         f"link set {network.bridge} mtu {_MTU} up",
         f"addr replace {network.gateway}/{network.pods.prefixlen} dev {network.bridge}",
@@ -120,11 +138,7 @@ async def silence(namespace: Path) -> None:
 async def hand_over(network: ClusterNetwork, old_uid: str, new_uid: str, namespace: Path) -> None:
     """Have one pod instead of another on the bridge."""
     old = network.interface(old_uid)
-    try:
-        await run("ip", "link", "set", old, "nomaster")
-    except CommandError:
-        if await exists(old):
-            raise
+    await _unless_gone(old, "ip", "link", "set", old, "nomaster")
     await attach(network, new_uid)
     if has_ipv6():
         await _nft_inside(namespace, f"add table ip6 {_SILENT} ; delete table ip6 {_SILENT}")
@@ -147,9 +161,23 @@ async def tear_down(network: ClusterNetwork) -> None:
     await run("nft", "-f", "-", feed=f"table ip {network.table}\ndelete table ip {network.table}\n")
 
 
+async def add_link(name: str, how: str) -> None:
+    """Unless it is there. `how` is what `ip link add` is told."""
+    if not await exists(name):
+        try:
+            await run("ip", "link", "add", name, *how.split())
+        except CommandError:  # another agent was faster
+            if not await exists(name):
+                raise
+
+
 async def delete_link(name: str) -> None:
+    await _unless_gone(name, "ip", "link", "delete", name)
+
+
+async def _unless_gone(name: str, *command: str) -> None:
     try:
-        await run("ip", "link", "delete", name)
+        await run(*command)
     except CommandError:
         if await exists(name):
             raise
@@ -174,9 +202,3 @@ def has_ipv6() -> bool:
 def _pod_mac(address: IPv4Address) -> str:
     """The same for the same address, so that neighbours that knew the pod before this one are not misled."""
     return "0a:58:" + address.packed.hex(":")
-
-
-def _mac(network: ClusterNetwork) -> str:
-    """A fixed one: a bridge otherwise takes that of whichever interface joined first, and changes it."""
-    digest = hashlib.sha256(network.cluster.encode()).hexdigest()
-    return "0a:" + ":".join(digest[i : i + 2] for i in range(0, 10, 2))

@@ -59,35 +59,6 @@ def capacity(data: Path, offers: Mapping[str, tuple[int, int]], *, healthy: bool
     }
 
 
-def status(
-    name: str,
-    address: str,
-    data: Path,
-    offers: Mapping[str, tuple[int, int]],
-    old: Obj,
-    now: float,
-) -> Obj:
-    release = _os_release()
-    return {
-        "capacity": capacity(data, offers, healthy=False),
-        "allocatable": capacity(data, offers, healthy=True),
-        "conditions": _conditions(old, now),
-        "addresses": [{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}],
-        "nodeInfo": {
-            "architecture": _architecture(),
-            "bootID": boot_id(),
-            "containerRuntimeVersion": f"virtfleet://{virtfleet.__version__}",
-            "kernelVersion": platform.release(),
-            "kubeProxyVersion": "",
-            "kubeletVersion": f"v{virtfleet.__version__}-virtfleet",
-            "machineID": _read("/etc/machine-id"),
-            "operatingSystem": "linux",
-            "osImage": release.get("PRETTY_NAME", "Linux"),
-            "systemUUID": _read("/sys/class/dmi/id/product_uuid"),
-        },
-    }
-
-
 def _conditions(old: Obj, now: float) -> list[Obj]:
     verdicts = {
         "MemoryPressure": ("False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
@@ -99,11 +70,6 @@ def _conditions(old: Obj, now: float) -> list[Obj]:
     for kind, (value, reason, message) in verdicts.items():
         listed = conditions.put(listed, kind, value, now, reason=reason, message=message)
     return [{**c, "lastHeartbeatTime": timestamp(now)} for c in listed if c["type"] in verdicts]
-
-
-def _os_release() -> dict[str, str]:
-    lines = _read("/etc/os-release").splitlines()
-    return {key: value.strip('"') for key, _, value in (line.partition("=") for line in lines)}
 
 
 def _read(path: str) -> str:
@@ -146,11 +112,7 @@ class NodeObject:
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {"name": self._spec.name, "labels": labels(self._spec), "annotations": described},
-            "spec": {
-                "podCIDR": str(self._range),
-                "podCIDRs": [str(self._range)],
-                "taints": _taints(self._spec),
-            },
+            "spec": {"podCIDR": str(self._range), "podCIDRs": [str(self._range)], "taints": _taints(self._spec)},
         }
         with ignoring(is_already_exists):
             await self._api.create(NODES, node)
@@ -190,13 +152,33 @@ class NodeObject:
                 log.warning("%s: %s", trouble, error.message)
                 await asyncio.sleep(_RETRY)
 
+    def _status(self, old: Obj, now: float) -> Obj:
+        addresses = {"InternalIP": str(node_address(self._range)), "Hostname": self._spec.name}
+        return {
+            "capacity": capacity(self._data, self._offers(), healthy=False),
+            "allocatable": self.allocatable(),
+            "conditions": _conditions(old, now),
+            "addresses": [{"type": kind, "address": text} for kind, text in addresses.items()],
+            "nodeInfo": {
+                "architecture": _architecture(),
+                "bootID": boot_id(),
+                "containerRuntimeVersion": f"virtfleet://{virtfleet.__version__}",
+                "kernelVersion": platform.release(),
+                "kubeProxyVersion": "",
+                "kubeletVersion": f"v{virtfleet.__version__}-virtfleet",
+                "machineID": _read("/etc/machine-id"),
+                "operatingSystem": "linux",
+                "osImage": platform.freedesktop_os_release()["PRETTY_NAME"],
+                "systemUUID": _read("/sys/class/dmi/id/product_uuid"),
+            },
+        }
+
     async def report(self) -> None:
         """Write the status where it is not what it should be, or was not confirmed for a while."""
         self._changed.clear()
         node = await self._api.get(NODES, self._spec.name)
-        old, now = node.get("status") or {}, time.time()
-        address = str(node_address(self._range))
-        wanted = status(self._spec.name, address, self._data, self._offers(), old, now)
+        old = node.get("status") or {}
+        wanted = self._status(old, time.time())
         gone = {name: None for name in (old.get("capacity") or {}) if name not in wanted["capacity"]}
         wanted["capacity"] |= gone
         wanted["allocatable"] |= gone

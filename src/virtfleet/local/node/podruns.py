@@ -8,18 +8,15 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node.assembly import NodeParts, termination_path
 from virtfleet.local.node.containers import Container
-from virtfleet.local.node.health import Health
 from virtfleet.local.node.layout import Layout
-from virtfleet.local.node.lifecycle import Seen, all_containers, sidecars
-from virtfleet.local.node.logfiles import tail_text
+from virtfleet.local.node.lifecycle import Seen, Why, all_containers, sidecars
+from virtfleet.local.node.probes import Health
 
 _MESSAGE_LIMIT = 4096
-_LOG_LIMIT, _LOG_LINES = 2048, 80
 
 Tell = Callable[[str, str], None]  # an event's reason and message
 
@@ -37,7 +34,7 @@ class PodRuns:
     ) -> None:
         self._node, self._wake, self._say, self._warn = node, wake, say, warn
         self.by_name: dict[str, list[Container]] = {}  # the latest last
-        self.waiting: dict[str, tuple[str, str]] = {}  # reason and message
+        self.waiting: dict[str, Why] = {}
         self._health: dict[str, Health] = {}
         for run in sorted(adopted, key=lambda r: r.attempt):
             self.by_name.setdefault(run.name, []).append(run)
@@ -53,8 +50,7 @@ class PodRuns:
         seen = {}
         for container in all_containers(pod):
             name = container["name"]
-            runs = self.by_name.get(name) or []
-            run = runs[-1] if runs else None
+            runs, run = self.by_name.get(name) or [], self.latest(name)
             health = self._health.get(name) if run and run.running else None
             seen[name] = Seen(
                 run=run,
@@ -77,13 +73,13 @@ class PodRuns:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(old.log)
 
-    async def take_in_ends(self, pod: Obj) -> None:
+    async def take_in_ends(self) -> None:
         """Note why containers ended, and free what they held. No end is published or acted upon before."""
         while ended := [run for runs in self.by_name.values() for run in runs if run.finished and not run.retired]:
             for run in ended:
                 self._stop_probing(run.name)
                 if not run.message:
-                    run.message = _last_words(self._node.layout, described(pod, run.name), run)
+                    run.message = _last_words(self._node.layout, run)
                 await self._node.runtime.retire(run)
 
     async def remove_all(self) -> None:
@@ -106,7 +102,8 @@ class PodRuns:
                 self.begin_probing(described(pod, name), runs[-1], address, known.get(runs[-1].id, {}))
 
     def begin_probing(self, container: Obj, run: Container, address: str, known: Obj | None = None) -> None:
-        self._health[run.name] = Health(self._node.runtime, container, run, address, self._wake, self._warn, known)
+        parts = (self._node.runtime, container, run, address, self._wake, self._warn)
+        self._health[run.name] = Health(*parts, known or {})
 
     def stop_all_probing(self) -> None:
         for name in list(self._health):
@@ -146,11 +143,8 @@ class PodRuns:
         await self._node.runtime.stop(run, grace)
 
 
-def _last_words(layout: Layout, container: Obj, run: Container) -> str:
-    """What the container wrote to its file; where that is empty and the policy says so, the end of its log."""
-    written = ""
+def _last_words(layout: Layout, run: Container) -> str:
+    """What the container wrote to its file."""
     with contextlib.suppress(OSError), open(termination_path(layout, run), "rb") as file:
-        written = file.read(_MESSAGE_LIMIT).decode(errors="replace")
-    if not written and run.exit_code and container.get("terminationMessagePolicy") == "FallbackToLogsOnError":
-        return tail_text(Path(run.log), _LOG_LINES, _LOG_LIMIT)
-    return written
+        return file.read(_MESSAGE_LIMIT).decode(errors="replace")
+    return ""

@@ -11,16 +11,8 @@ from virtfleet.api.times import timestamp
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.pod_spec import is_sidecar, qos_class
 from virtfleet.local.node.containers import Container
-from virtfleet.local.node.lifecycle import Seen, debuggers, has_succeeded, init_containers, is_through, sidecars
-from virtfleet.local.node.resizing import PENDING, Pending
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Why a pod has failed as a whole: evicted, past its deadline, refused by the node."""
-
-    reason: str
-    message: str
+from virtfleet.local.node.lifecycle import Seen, Why, debuggers, has_succeeded, init_containers, is_through, sidecars
+from virtfleet.local.node.resizing import PENDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +23,16 @@ class PodFacts:
     addresses: tuple[str, ...] = ()
     sandboxed: bool = False  # network and volumes are there
     over: bool = False  # nothing runs and nothing will
-    outcome: Outcome | None = None
-    pending: Pending | None = None  # why it does not have the resources that its spec asks for
+    outcome: Why | None = None  # it has failed as a whole: evicted, past its deadline, refused by the node
+    pending: Why | None = None  # why it does not have the resources that its spec asks for
 
 
 def status(pod: Obj, seen: Mapping[str, Seen], facts: PodFacts, now: float) -> Obj:
     """The status as this node sees it. Conditions of others are left out: the patch merges by type."""
     ahead = _ahead(pod, seen)
     initialized = not ahead
-    own = [
-        _container_status(c, seen[c["name"]], initialized=initialized, init=False) for c in pod["spec"]["containers"]
-    ]
-    init = [_container_status(c, seen[c["name"]], initialized=True, init=True) for c in init_containers(pod)]
+    own = [_container_status(c, seen, initialized=initialized, init=False) for c in pod["spec"]["containers"]]
+    init = [_container_status(c, seen) for c in init_containers(pod)]
     names = [c["name"] for c in sidecars(pod)]
     beside = [s for s in init if s["name"] in names]
     phase = "Failed" if facts.outcome else _phase(pod, own, [s for s in init if s not in beside], beside, facts.over)
@@ -60,7 +50,7 @@ def status(pod: Obj, seen: Mapping[str, Seen], facts: PodFacts, now: float) -> O
         result["observedGeneration"] = pod["metadata"]["generation"]
     if init:
         result["initContainerStatuses"] = init
-    if added := [_container_status(c, seen[c["name"]], initialized=True, init=True) for c in debuggers(pod)]:
+    if added := [_container_status(c, seen) for c in debuggers(pod)]:
         result["ephemeralContainerStatuses"] = [{**s, "ready": False} for s in added]
     addresses = facts.host_ips if pod["spec"].get("hostNetwork") and facts.sandboxed else facts.addresses
     if addresses:
@@ -77,7 +67,8 @@ def _ahead(pod: Obj, seen: Mapping[str, Seen]) -> list[str]:
     return [c["name"] for c in init_containers(pod) if not is_through(c, seen[c["name"]])]
 
 
-def _container_status(container: Obj, view: Seen, *, initialized: bool, init: bool) -> Obj:
+def _container_status(container: Obj, seen: Mapping[str, Seen], *, initialized: bool = True, init: bool = True) -> Obj:
+    view = seen[container["name"]]
     run, previous = view.run, view.previous
     result: Obj = {
         "name": container["name"],
@@ -144,7 +135,12 @@ def _phase(pod: Obj, own: list[Obj], init: list[Obj], beside: list[Obj], over: b
 def _conditions(pod: Obj, lasting: list[Obj], ahead: list[str], facts: PodFacts, phase: str, now: float) -> list[Obj]:
     old = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     unready = [s["name"] for s in lasting if not s["ready"]]
-    containers = _verdict(phase, unready, "ContainersNotReady", "containers with unready status")
+    if phase in FINAL:
+        containers = ("False", "PodCompleted" if phase == "Succeeded" else "PodFailed", "")
+    elif unready:
+        containers = ("False", "ContainersNotReady", f"containers with unready status: [{' '.join(unready)}]")
+    else:
+        containers = ("True", "", "")
     gates = [g["conditionType"] for g in pod["spec"].get("readinessGates") or ()]
     closed = [g for g in gates if (old.get(g) or {}).get("status") != "True"]
     ready = containers
@@ -164,32 +160,20 @@ def _conditions(pod: Obj, lasting: list[Obj], ahead: list[str], facts: PodFacts,
         verdicts[PENDING] = ("True", facts.pending.reason, facts.pending.message)
     elif PENDING in old:
         verdicts[PENDING] = ("False", "", "")
-    return [_condition(kind, verdict, old.get(kind), now) for kind, verdict in verdicts.items()]
+    return [_condition(kind, verdict, old.get(kind) or {}, now) for kind, verdict in verdicts.items()]
 
 
-def _verdict(phase: str, unready: list[str], reason: str, text: str) -> tuple[str, str, str]:
-    if phase == "Succeeded":
-        return "False", "PodCompleted", ""
-    if phase == "Failed":
-        return "False", "PodFailed", ""
-    if unready:
-        return "False", reason, f"{text}: [{' '.join(unready)}]"
-    return "True", "", ""
-
-
-def _condition(kind: str, verdict: tuple[str, str, str], old: Obj | None, now: float) -> Obj:
+def _condition(kind: str, verdict: tuple[str, str, str], old: Obj, now: float) -> Obj:
     value, reason, message = verdict
-    changed = old is None or old.get("status") != value
-    result: dict[str, Any] = {
+    return {
         "type": kind,
         "status": value,
         "lastProbeTime": None,
-        "lastTransitionTime": timestamp(now) if changed or old is None else old.get("lastTransitionTime"),
+        "lastTransitionTime": old.get("lastTransitionTime") if old.get("status") == value else timestamp(now),
         # Named even when empty, so that the merge takes away what was there before.
         "reason": reason or None,
         "message": message or None,
     }
-    return result
 
 
 def is_part_of(wanted: Any, there: Any) -> bool:

@@ -29,11 +29,10 @@ from virtfleet.local.node.assembly import Ground, NodeParts, grace_of
 from virtfleet.local.node.attachments import Unusable
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.devices import AdmissionRefused
-from virtfleet.local.node.lifecycle import Plan
+from virtfleet.local.node.lifecycle import Plan, Why
 from virtfleet.local.node.podruns import PodRuns, described
-from virtfleet.local.node.podstatus import Outcome, PodFacts
+from virtfleet.local.node.podstatus import PodFacts
 from virtfleet.local.node.pulling import ImageUnavailable
-from virtfleet.local.node.resizing import Pending
 from virtfleet.local.node.runtime import RuntimeFailure, pidfd, remove_group
 from virtfleet.local.node.sandbox import NoAddress
 from virtfleet.local.node.security import ConfigError
@@ -53,18 +52,18 @@ class PodWorker:
     """The life of one pod on this node."""
 
     def __init__(self, node: NodeParts, recorder: Recorder, pod: Obj, adopted: Iterable[Container] = ()) -> None:
-        self._node = node
-        self._recorder = recorder
-        self.pod = pod
+        self._node, self._recorder, self.pod = node, recorder, pod
         self.uid: str = pod["metadata"]["uid"]
-        self._woken = asyncio.Event()
+        self.woken = asyncio.Event()  # something has happened that it should look at
+        meta = pod["metadata"]
+        self._about = Reference("v1", "Pod", meta["namespace"], meta["name"], self.uid)
         self._gone = False  # the object has been removed from the API server
-        self.runs = PodRuns(node, self._woken.set, self._say, self._warn, adopted)
-        self._outcome: Outcome | None = None
+        self.runs = PodRuns(node, self.woken.set, self._say, self._warn, adopted)
+        self._outcome: Why | None = None
         self._ground: Ground | None = None
         self._refreshed = 0.0
         self._attach_again = float("inf")  # when to try again to attach it to a network
-        self._pending: Pending | None = None  # why it does not have the resources that its spec asks for by now
+        self._pending: Why | None = None  # why it does not have the resources that its spec asks for by now
         self._over = False  # nothing of the pod will run any more
         self._done = False  # nothing is left to do
         self.reported = asyncio.Event()  # the API server has what this agent saw, not what one before it did
@@ -76,7 +75,7 @@ class PodWorker:
             self._gone = True
         else:
             self._take(pod)
-        self._woken.set()
+        self.woken.set()
 
     def _take(self, pod: Obj) -> None:
         """The watch and the answers to our own writes come in any order; the later state counts."""
@@ -88,9 +87,6 @@ class PodWorker:
         """The file that holds the pod's network; "" where it is the machine's, None where there is none."""
         return self._ground.sandbox.namespaces.get("network", "") if self._ground else None
 
-    def wake(self) -> None:
-        self._woken.set()
-
     def stop(self) -> None:
         """Let the pod be; its containers go on."""
         self.runs.stop_all_probing()
@@ -101,8 +97,8 @@ class PodWorker:
         while not self._done:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._woken.wait()
-            self._woken.clear()
+                    await self.woken.wait()
+            self.woken.clear()
             try:
                 await self._report_first()
                 pause = await self._round()
@@ -150,7 +146,7 @@ class PodWorker:
                 raise AdmissionRefused(why)
             await self._node.devices.admit(self.pod)
         except AdmissionRefused as refusal:
-            self._outcome = Outcome("UnexpectedAdmissionError", str(refusal))
+            self._outcome = Why("UnexpectedAdmissionError", str(refusal))
             self._warn("UnexpectedAdmissionError", str(refusal))
         return self._outcome is not None
 
@@ -160,17 +156,17 @@ class PodWorker:
     def _failed_as_a_whole(self) -> bool:
         if self._deadline() <= time.time():
             text = "Pod was active on the node longer than the specified deadline"
-            self._outcome = Outcome("DeadlineExceeded", text)
+            self._outcome = Why("DeadlineExceeded", text)
             self._say("DeadlineExceeded", text)
         elif excess := self._node.volumes.over_limit(self.pod):
-            self._outcome = Outcome("Evicted", excess)
+            self._outcome = Why("Evicted", excess)
             self._warn("Evicted", excess)
         return self._outcome is not None
 
     async def _bring_up(self) -> float:
         """Bring the containers to what the spec and their past say. The answer is how long to sleep at most."""
         if self._ground is None and self.runs.by_name and not self.runs.any_running():
-            await self.runs.take_in_ends(self.pod)
+            await self.runs.take_in_ends()
             if lifecycle.plan(self.pod, self.runs.seen(self.pod), time.time()).done:
                 await self._finish()
                 return 0.0
@@ -179,7 +175,7 @@ class PodWorker:
                 return 0.0
             if pause := await self._stand_on_ground():
                 return pause
-            await self.runs.take_in_ends(self.pod)
+            await self.runs.take_in_ends()
             plan = lifecycle.plan(self.pod, self.runs.seen(self.pod), time.time())
             if not (plan.kill or plan.done):
                 return await self._start_planned(plan)
@@ -196,7 +192,7 @@ class PodWorker:
             if self._ground is None:
                 before = await predecessor(node.api, self.pod)
                 sandbox = await node.sandboxes.ensure(self.pod, node.layout.node, time.time(), before)
-                places = await node.volumes.make(self.pod, node.facts(sandbox), self._woken.set)
+                places = await node.volumes.make(self.pod, node.facts(sandbox), self.woken.set)
                 self._ground = Ground(sandbox, places)
                 self._refreshed = time.time()
                 self.runs.adopt_health(self.pod, self._address())
@@ -250,7 +246,7 @@ class PodWorker:
         container, node = described(self.pod, name), self._node
         assert self._ground is not None
         try:
-            image = node.puller.obtain(container["image"], container.get("imagePullPolicy") or "", self._woken.set)
+            image = node.puller.obtain(container["image"], container.get("imagePullPolicy") or "", self.woken.set)
         except ImageUnavailable as why:
             self._wait_for_image(name, why)
             return why.until or float("inf")
@@ -262,7 +258,7 @@ class PodWorker:
         except (ConfigError, RuntimeFailure, OSError, ApiError) as error:
             await node.runtime.remove(run)
             reason = "CreateContainerConfigError" if isinstance(error, ConfigError) else "CreateContainerError"
-            self.runs.waiting[name] = (reason, str(error))
+            self.runs.waiting[name] = Why(reason, str(error))
             self._warn("Failed", f"Error: {error}")
             return time.time() + _RETRY
         self._say("Created", f"Created container: {name}")
@@ -306,13 +302,13 @@ class PodWorker:
                 await self._node.runtime.resize(run, cgroups.resources(container))
             except RuntimeFailure as error:
                 run.resources = before
-                self._pending = resizing.Pending(resizing.DEFERRED, str(error))
+                self._pending = Why(resizing.DEFERRED, str(error))
                 return True
             self._say("ResizeCompleted", f"Pod resize completed: {orjson.dumps(run.resources).decode()}")
         return False
 
     def _wait_for_image(self, name: str, why: ImageUnavailable) -> None:
-        before = self.runs.waiting.get(name, ("", ""))[0]
+        before = self.runs.waiting.get(name, Why()).reason
         if before != why.reason:
             match why.reason:
                 case "ContainerCreating":
@@ -321,16 +317,16 @@ class PodWorker:
                     self._say("BackOff", f'Back-off pulling image "{why.image}"')
                 case _:
                     self._warn("Failed", f'Failed to pull image "{why.image}": {why.message}')
-        self.runs.waiting[name] = (why.reason, why.message)
+        self.runs.waiting[name] = Why(why.reason, why.message)
 
     def _pause(self, name: str) -> None:
         """A container that keeps on ending waits before it is run again."""
         run, meta = self.runs.latest(name), self.pod["metadata"]
         pod = f"{meta['name']}_{meta['namespace']}({self.uid})"
-        if self.runs.waiting.get(name, ("", ""))[0] != "CrashLoopBackOff":
+        if self.runs.waiting.get(name, Why()).reason != "CrashLoopBackOff":
             self._warn("BackOff", f"Back-off restarting failed container {name} in pod {pod}")
         text = f"back-off {run.backoff if run else 0:g}s restarting failed container={name} pod={pod}"
-        self.runs.waiting[name] = ("CrashLoopBackOff", text)
+        self.runs.waiting[name] = Why("CrashLoopBackOff", text)
 
     # The end.
 
@@ -352,17 +348,19 @@ class PodWorker:
         await self.runs.remove_all()
         shutil.rmtree(self._node.layout.pod_logs(self.pod), ignore_errors=True)
         if not self._gone:
-            await self._let_go()
+            meta = self.pod["metadata"]
+            with ignoring(is_not_found, is_conflict):  # another pod has the name already
+                await self._node.api.delete(PODS, meta["name"], meta["namespace"], grace=0, uid=self.uid)
 
     async def _end_all_unless_forced(self, grace: float) -> None:
         """End all containers in grace, which is over when the object is removed meanwhile."""
         async with asyncio.TaskGroup() as group:
             ending = group.create_task(self.runs.end_all(self.pod, grace))
             while not ending.done():
-                woken = group.create_task(self._woken.wait())
+                woken = group.create_task(self.woken.wait())
                 await asyncio.wait([ending, woken], return_when=asyncio.FIRST_COMPLETED)
                 woken.cancel()
-                self._woken.clear()
+                self.woken.clear()
                 if self._gone and grace > _FORCED_GRACE:
                     self.runs.kill_all()
 
@@ -374,23 +372,18 @@ class PodWorker:
 
     async def _clear_away(self) -> None:
         """Free namespaces, addresses, volumes, devices and control groups."""
-        await self.runs.take_in_ends(self.pod)
+        await self.runs.take_in_ends()
         self._ground = None
         await self._node.sandboxes.remove(self.uid)
         await self._node.volumes.remove(self.uid)
         self._node.devices.release(self.uid)
         await remove_group(f"{self._node.layout.cgroup}/{self.uid}")
 
-    async def _let_go(self) -> None:
-        meta = self.pod["metadata"]
-        with ignoring(is_not_found, is_conflict):  # another pod has the name already
-            await self._node.api.delete(PODS, meta["name"], meta["namespace"], grace=0, uid=self.uid)
-
     # What is published.
 
     async def _publish(self) -> None:
         """Write the status if it is not what the API server has."""
-        await self.runs.take_in_ends(self.pod)
+        await self.runs.take_in_ends()
         facts = PodFacts(
             host_ips=self._node.addresses,
             addresses=tuple(self._ground.sandbox.addresses) if self._ground else (),
@@ -419,15 +412,11 @@ class PodWorker:
         started = (self._ground.sandbox.created if self._ground else 0) or time.time()
         return float("inf") if seconds is None else started + seconds
 
-    def _about(self) -> Reference:
-        meta = self.pod["metadata"]
-        return Reference("v1", "Pod", meta["namespace"], meta["name"], self.uid)
-
     def _say(self, reason: str, message: str) -> None:
-        self._recorder.normal(self._about(), reason, message)
+        self._recorder.normal(self._about, reason, message)
 
     def _warn(self, reason: str, message: str) -> None:
-        self._recorder.warning(self._about(), reason, message)
+        self._recorder.warning(self._about, reason, message)
 
 
 def _revision(pod: Obj) -> int:

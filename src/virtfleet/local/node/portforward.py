@@ -1,7 +1,7 @@
-"""Ports of a pod over a websocket, in both ways that clients speak: kubectl's SPDY inside of it, or plain channels.
+"""Ports of a pod over a websocket, as kubectl asks for them: SPDY inside of it.
 
 Each connection goes to 127.0.0.1 as the pod has it. Who sends faster than a pod reads is stopped, as in Kubernetes for
-all connections of one client at once: neither protocol lets one of them wait alone.
+all connections of one client at once: nothing lets one of them wait alone.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from aiohttp import WSMsgType, web
 from virtfleet.kube.errors import ApiError
 from virtfleet.local.node import spdy
 from virtfleet.local.node.execution import pinging
-from virtfleet.work.tasks import Owned, all_of, first_of, start
+from virtfleet.work.tasks import Owned, first_of, start
 
-TUNNEL, CHANNELS = "SPDY/3.1+portforward.k8s.io", "v4.channel.k8s.io"
+TUNNEL = "SPDY/3.1+portforward.k8s.io"
 MOST_CONNECTIONS = 256  # of one client
-MOST_PORTS = 64  # in one request for channels, whose numbers are a byte each
 _CHUNK = 1 << 15
 _AHEAD = 1 << 20  # bytes that wait for a pod that does not read yet
 _DIAL_TIMEOUT = 10.0
@@ -38,29 +37,15 @@ Dial = Callable[[int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWrite
 
 async def forward(request: web.Request, namespace: str, pod: str) -> web.StreamResponse:
     """`namespace` is the file that holds the pod's network, or "" for the machine's; `pod` is said in errors."""
-    socket = web.WebSocketResponse(protocols=(TUNNEL, CHANNELS), compress=False, max_msg_size=2 * spdy.LARGEST_DATA)
-    if not socket.can_prepare(request):
-        raise ApiError("BadRequest", "port-forward needs a websocket; SPDY is spoken inside of one only")
-    channels = TUNNEL not in request.headers.get("Sec-WebSocket-Protocol", "")
-    ports = _ports(request.query.getall("ports", [])) if channels else []
+    socket = web.WebSocketResponse(protocols=(TUNNEL,), compress=False, max_msg_size=2 * spdy.LARGEST_DATA)
+    if not socket.can_prepare(request).protocol:
+        raise ApiError("BadRequest", f"port-forward needs a websocket with {TUNNEL}, as kubectl asks for it")
     await socket.prepare(request)
-    dial = partial(_dial, namespace)
-    talk = _Channels(socket, dial, pod, ports).run() if channels else _Tunnel(socket, dial, pod).run()
     try:
-        await first_of(talk, pinging(socket))
+        await first_of(_Tunnel(socket, partial(_dial, namespace), pod).run(), pinging(socket))
     finally:
         await socket.close()
     return socket
-
-
-def _ports(asked: list[str]) -> list[int]:
-    texts = [text for value in asked for text in value.split(",")]
-    ports = [_port(text) for text in texts[: MOST_PORTS + 1]]
-    if not 0 < len(ports) <= MOST_PORTS or not all(ports):
-        raise ApiError(
-            "BadRequest", f"ports: give 1 to {MOST_PORTS} numbers from 1 to 65535, not {','.join(texts)!r:.80}"
-        )
-    return ports
 
 
 def _port(text: str) -> int:
@@ -120,34 +105,6 @@ def _cut(writer: asyncio.StreamWriter) -> None:
     if not writer.is_closing():
         writer.get_extra_info("socket").setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
-
-
-class _Channels:
-    """Two channels for each port: its data, and an error. Each begins with the port's number."""
-
-    def __init__(self, socket: web.WebSocketResponse, dial: Dial, pod: str, ports: list[int]) -> None:
-        self._socket, self._pod, self._ports = socket, pod, ports
-        self._links = [_Link(dial, port, partial(self._say, 2 * number)) for number, port in enumerate(ports)]
-
-    async def run(self) -> None:
-        for channel in range(2 * len(self._ports)):
-            await self._say(channel, self._ports[channel // 2].to_bytes(2, "little"))
-        await first_of(self._read(), all_of(*(self._serve(number) for number in range(len(self._ports)))))
-
-    async def _serve(self, number: int) -> None:
-        if why := await self._links[number].run():
-            await self._say(2 * number + 1, _message(self._ports[number], self._pod, why))
-
-    async def _read(self) -> None:
-        async for message in self._socket:
-            if message.type is WSMsgType.BINARY and message.data[1:]:
-                channel = message.data[0]
-                if channel % 2 or channel // 2 >= len(self._links):
-                    return
-                await self._links[channel // 2].feed(message.data[1:])
-
-    async def _say(self, channel: int, data: bytes) -> None:
-        await self._socket.send_bytes(bytes([channel]) + data)
 
 
 class _Tunnel:
@@ -210,16 +167,12 @@ class _Tunnel:
         why = await link.run()
         both = self._requests.pop(request)
         del self._links[both["data"]]
-        said = _message(port, self._pod, why) if why else b""
-        await self._socket.send_bytes(spdy.data(both["error"], said, fin=True))  # read when the data has ended
+        said = f"error forwarding port {port} to pod {self._pod}: {why}" if why else ""
+        await self._socket.send_bytes(spdy.data(both["error"], said.encode(), fin=True))  # read when the data has ended
         await self._socket.send_bytes(spdy.data(both["data"], b"", fin=True))
 
     async def _say(self, stream: int, data: bytes) -> None:
         await self._socket.send_bytes(spdy.data(stream, data))
-
-
-def _message(port: int, pod: str, why: str) -> bytes:
-    return f"error forwarding port {port} to pod {pod}: {why}".encode()
 
 
 async def _dial(namespace: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

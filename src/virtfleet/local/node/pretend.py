@@ -14,43 +14,23 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import grpc
-
-from virtfleet.kube.deviceplugin import (
-    HEALTHY,
-    KUBELET_SOCKET,
-    PRETEND,
-    VERSION,
-    address,
-    caller,
-    channel,
-    handler,
-    message,
-    variable,
-)
+from virtfleet.kube.deviceplugin import HEALTHY, PRETEND, message, register, serve, variable
 
 
 class PretendPlugin:
     """One resource with `count` devices."""
 
     def __init__(self, directory: Path, resource: str, count: int) -> None:
-        self._directory = directory
-        self._resource = resource
-        self._name = re.sub(r"[^a-z0-9]+", "-", resource.lower())
-        self._ids = [f"{self._name}-{number}" for number in range(count)]
+        name = re.sub(r"[^a-z0-9]+", "-", resource.lower())
+        self._socket, self._resource = directory / f"pretend-{name}.sock", resource
+        self._ids = [f"{name}-{number}" for number in range(count)]
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """Listen and register; the agent whose directory this is must be listening already."""
-        socket = f"pretend-{self._name}.sock"
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers((handler("DevicePlugin", self),))
-        server.add_insecure_port(address(self._directory / socket))
-        await server.start()
+        server = await serve("DevicePlugin", self, self._socket)
         try:
-            async with channel(self._directory / KUBELET_SOCKET) as kubelet:
-                request = message("RegisterRequest", version=VERSION, endpoint=socket, resource_name=self._resource)
-                await caller(kubelet, "Registration", "Register")(request)
+            await register(self._socket, self._resource)
             yield
         finally:
             await server.stop(None)

@@ -7,7 +7,6 @@ The files of one version lie in a hidden directory; `..data` points to it, and t
 from __future__ import annotations
 
 import base64
-import contextlib
 import os
 import shutil
 import tempfile
@@ -59,18 +58,20 @@ def keyed(obj: Obj | None, source: Obj, default_mode: int) -> Files:
     files: Files = {}
     for item in items:
         if item["key"] in values:
-            mode = item["mode"] if item.get("mode") is not None else default_mode
-            files[item["path"]] = File(values[item["key"]], mode)
+            files[item["path"]] = File(values[item["key"]], mode_of(item, default_mode))
         elif not source.get("optional"):
             raise ConfigError(f"references non-existent config key: {item['key']}")
     return files
 
 
-def write(directory: Path, files: Mapping[str, File], group: int | None = None) -> bool:
-    """Make `directory` hold exactly `files`; False when it did already."""
-    current = _current(directory)
-    if current is not None and _same(current, files):
-        return False
+def mode_of(item: Obj, default: int) -> int:
+    return int(item["mode"]) if item.get("mode") is not None else default
+
+
+def write(directory: Path, files: Mapping[str, File], group: int | None = None) -> None:
+    """Make `directory` hold exactly `files`."""
+    if _holds(directory / "..data", files):
+        return
     version = Path(tempfile.mkdtemp(prefix="..", dir=directory))
     version.chmod(0o755)
     for name, file in files.items():
@@ -90,24 +91,17 @@ def write(directory: Path, files: Mapping[str, File], group: int | None = None) 
             shutil.rmtree(entry, ignore_errors=True)
         elif not entry.name.startswith("..") and entry.name not in wanted:
             entry.unlink()
-    return True
 
 
 def _switch(link: Path, target: str) -> None:
     temporary = link.with_name(f"..{link.name}.new")
-    with contextlib.suppress(FileNotFoundError):
-        temporary.unlink()
+    temporary.unlink(missing_ok=True)
     temporary.symlink_to(target)
     os.replace(temporary, link)
 
 
-def _current(directory: Path) -> Path | None:
-    try:
-        return directory / os.readlink(directory / "..data")
-    except FileNotFoundError:
-        return None
-
-
-def _same(version: Path, files: Mapping[str, File]) -> bool:
+def _holds(version: Path, files: Mapping[str, File]) -> bool:
+    if not version.is_dir():
+        return False
     there = {str(path.relative_to(version)) for path in version.rglob("*") if path.is_file()}
     return there == set(files) and all((version / name).read_bytes() == file.content for name, file in files.items())

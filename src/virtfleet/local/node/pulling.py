@@ -25,10 +25,7 @@ class ImageUnavailable(Exception):
 
     def __init__(self, image: str, reason: str, message: str = "", until: float | None = None) -> None:
         super().__init__(message)
-        self.image = image
-        self.reason = reason
-        self.message = message
-        self.until = until
+        self.image, self.reason, self.message, self.until = image, reason, message, until
 
 
 @dataclass(slots=True)
@@ -59,22 +56,22 @@ class Puller:
             text = f'Container image "{name}" is not present with pull policy of Never'
             raise ImageUnavailable(name, "ErrImageNeverPull", text)
         # An image that was made on this machine has no registry to be asked again.
-        fresh = time.time() - self._pulled.get(canonical(name), 0) < _FRESH
+        key = canonical(name)
+        fresh = time.time() - self._pulled.get(key, 0) < _FRESH
         if image is not None and (policy != "Always" or not image.origin or fresh):
             return image
-        trouble = self._trouble.get(canonical(name))
+        trouble = self._trouble.get(key)
         if trouble is not None and not trouble.published:
             trouble.published = True
             raise ImageUnavailable(name, "ErrImagePull", trouble.message, time.time() + 1)
-        backing_off = trouble and f'Back-off pulling image "{name}": ErrImagePull: {trouble.message}'
+        backing_off = f'Back-off pulling image "{name}": ErrImagePull: {trouble.message}' if trouble else ""
         if trouble is not None and 0 < trouble.until - time.time() <= trouble.pause:  # or the clock was set
-            raise ImageUnavailable(name, "ImagePullBackOff", backing_off or "", trouble.until)
-        self._wakers.setdefault(canonical(name), set()).add(wake)
-        if canonical(name) not in self._pulls:
-            self._pulls[canonical(name)] = start(self._pull(name), f"pull: {name}")
-        if backing_off:  # until this attempt is over, the last one is what is known
-            raise ImageUnavailable(name, "ImagePullBackOff", backing_off)
-        raise ImageUnavailable(name, "ContainerCreating")
+            raise ImageUnavailable(name, "ImagePullBackOff", backing_off, trouble.until)
+        self._wakers.setdefault(key, set()).add(wake)
+        if key not in self._pulls:
+            self._pulls[key] = start(self._pull(name), f"pull: {name}")
+        # Until this attempt is over, the last one is what is known.
+        raise ImageUnavailable(name, "ImagePullBackOff" if trouble else "ContainerCreating", backing_off)
 
     async def _pull(self, name: str) -> None:
         key = canonical(name)

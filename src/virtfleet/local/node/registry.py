@@ -37,8 +37,6 @@ def _transport(path: Path) -> str:
     """skopeo's name for what lies at `path`."""
     if (path / "oci-layout").is_file():
         return f"oci:{path}"
-    if (path / "manifest.json").is_file():
-        return f"dir:{path}"
     if not path.is_file():
         raise ImageError(f"{path}: no OCI layout, OCI archive or Docker archive there")
     try:
@@ -56,7 +54,7 @@ def _transport(path: Path) -> str:
 async def _bring(store: ImageStore, source: str, name: str, origin: str, progress: Progress) -> Image:
     with store.scratch() as scratch:
         blobs = scratch / "blobs"
-        await _skopeo("copy", "--format", "oci", "--dest-decompress", source, f"dir:{blobs}", progress=progress)
+        await _copy(source, blobs, progress)
         manifest = orjson.loads((blobs / "manifest.json").read_bytes())
         config = orjson.loads(_blob(blobs, manifest["config"]["digest"]).read_bytes())
         layers: list[str] = []
@@ -92,14 +90,14 @@ def _blob(blobs: Path, digest: str) -> Path:
     return blobs / digest.partition(":")[2]
 
 
-async def _skopeo(*arguments: str, progress: Progress) -> None:
+async def _copy(source: str, blobs: Path, progress: Progress) -> None:
     async def follow(lines: asyncio.StreamReader) -> None:
         async for line in lines:
             progress(line.decode(errors="replace").strip())
 
-    argv = ("skopeo", "--insecure-policy", *arguments)
+    copy = ("skopeo", "--insecure-policy", "copy", "--format", "oci", "--dest-decompress", source, f"dir:{blobs}")
     try:
-        async with started(*argv, limit=_LIMIT, stdin=asyncio.subprocess.DEVNULL) as process:
+        async with started(*copy, limit=_LIMIT, stdin=asyncio.subprocess.DEVNULL) as process:
             assert process.stdout is not None and process.stderr is not None
             _, complaint = await asyncio.gather(follow(process.stdout), process.stderr.read())
             code = await process.wait()

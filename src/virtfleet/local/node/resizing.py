@@ -8,26 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from virtfleet.api.names import FINAL
 from virtfleet.api.quantity import Quantity
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node.containers import Container
-from virtfleet.local.node.lifecycle import lasting
+from virtfleet.local.node.lifecycle import Why, lasting
 
 PENDING: Final = "PodResizePending"
 DEFERRED, INFEASIBLE = "Deferred", "Infeasible"
 _RESIZABLE: Final = ("cpu", "memory")
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """Why a pod keeps the resources that it has."""
-
-    reason: str
-    message: str
 
 
 def amounts(container: Obj) -> dict[str, dict[str, str]]:
@@ -44,20 +35,21 @@ def due(pod: Obj, latest: Callable[[str], Container | None]) -> Iterator[tuple[O
             yield container, run
 
 
-def shortage(pod: Obj, pods: Iterable[Obj], allocatable: Mapping[str, str]) -> Pending | None:
-    """What the node lacks for the resources that a pod asks for."""
+def shortage(pod: Obj, pods: Iterable[Obj], allocatable: Mapping[str, str]) -> Why | None:
+    """What the node lacks for the resources that a pod asks for, so that it keeps those that it has."""
     asked, used = requests(pod), Counter[str]()
     for other in pods:
-        if other["metadata"]["uid"] != pod["metadata"]["uid"] and _counts(other):
+        over = (other.get("status") or {}).get("phase") in FINAL
+        if other["metadata"]["uid"] != pod["metadata"]["uid"] and not over:
             used.update(held(other))
     for name in _RESIZABLE:
-        most = _thousandths(allocatable.get(name, "0"))
+        most = Quantity.parse(allocatable.get(name, "0")).milli()
         if asked[name] > most:
             said = f"Node didn't have enough capacity: {name}, requested: {asked[name]}, capacity: {most}"
-            return Pending(INFEASIBLE, said)
+            return Why(INFEASIBLE, said)
         if asked[name] + used[name] > most:
             said = f"Node didn't have enough resource: {name}, requested: {asked[name]}, used: {used[name]}"
-            return Pending(DEFERRED, f"{said}, capacity: {most}")
+            return Why(DEFERRED, f"{said}, capacity: {most}")
     return None
 
 
@@ -74,16 +66,8 @@ def held(pod: Obj) -> Counter[str]:
     return _sum(said) if said and all(s is not None for s in said) else requests(pod)
 
 
-def _counts(pod: Obj) -> bool:
-    return (pod.get("status") or {}).get("phase") not in FINAL
-
-
 def _sum(parts: Iterable[Mapping[str, str] | None]) -> Counter[str]:
     total = Counter[str]()
     for part in parts:
-        total.update({name: _thousandths((part or {}).get(name, "0")) for name in _RESIZABLE})
+        total.update({name: Quantity.parse((part or {}).get(name, "0")).milli() for name in _RESIZABLE})
     return total
-
-
-def _thousandths(amount: str) -> int:
-    return Quantity.parse(amount).milli()

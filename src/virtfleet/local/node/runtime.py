@@ -43,8 +43,7 @@ class Runtime:
     """The containers of one node. `ended` is called with each container that has come to its end."""
 
     def __init__(self, layout: Layout, ended: Callable[[Container], None]) -> None:
-        self._layout = layout
-        self._ended = ended
+        self._layout, self._ended = layout, ended
         self._watched: dict[str, int] = {}  # container -> pidfd of its monitor
         self._finished: dict[str, asyncio.Event] = {}
         self.files = ContainerFiles(layout.containers)
@@ -113,20 +112,14 @@ class Runtime:
 
     async def start(self, container: Container) -> None:
         container.started = time.time()  # first, because the container may have ended before runc has
-        try:
-            await self._runc("start", container.id)
-        except CommandError as error:
-            raise RuntimeFailure(last_word(str(error))) from None
+        await self._runc("start", container.id)
         self.files.save(container)
 
     async def resize(self, container: Container, resources: dict[str, Any]) -> None:
         """Give a container that runs other resources."""
         wanted = self.files.path(container.id) / "resources.json"
         wanted.write_bytes(orjson.dumps(resources))
-        try:
-            await self._runc("update", "--resources", str(wanted), container.id)
-        except CommandError as error:
-            raise RuntimeFailure(last_word(str(error))) from None
+        await self._runc("update", "--resources", str(wanted), container.id)
         self.files.save(container)
 
     def kill(self, container: Container, number: int) -> None:
@@ -160,7 +153,7 @@ class Runtime:
         self._unwatch(container.id)
         self.kill(container, signal.SIGKILL)
         if (self._layout.runtime / container.id).exists():
-            with contextlib.suppress(CommandError):  # it may be half made; its directory goes below
+            with contextlib.suppress(RuntimeFailure):  # it may be half made; its directory goes below
                 await self._runc("delete", "--force", container.id)
         await remove_group(container.cgroup)
         home = self.files.path(container.id)
@@ -272,12 +265,8 @@ class Runtime:
             reason = "OOMKilled" if oom else "Error" if code else "Completed"
             container.fail(exit_file.stat().st_mtime, code, reason, "")
         else:
-            container.fail(
-                time.time(),
-                UNKNOWN_EXIT,
-                "ContainerStatusUnknown",
-                "The container's monitor was killed, so its exit code is not known",
-            )
+            text = "The container's monitor was killed, so its exit code is not known"
+            container.fail(time.time(), UNKNOWN_EXIT, "ContainerStatusUnknown", text)
             self.kill(container, signal.SIGKILL)
         try:
             self.files.save(container)
@@ -288,7 +277,10 @@ class Runtime:
         self._ended(container)
 
     async def _runc(self, *arguments: str) -> None:
-        await run(_RUNC, f"--root={self._layout.runtime}", *arguments)
+        try:
+            await run(_RUNC, f"--root={self._layout.runtime}", *arguments)
+        except CommandError as error:
+            raise RuntimeFailure(last_word(str(error))) from None
 
 
 def kill_monitor(path: Path) -> None:

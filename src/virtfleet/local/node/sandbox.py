@@ -7,7 +7,6 @@ the exception, because such a namespace lives only as long as its first process:
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -55,9 +54,7 @@ class Sandboxes:
     """The sandboxes of one node, and the addresses they take from its range."""
 
     def __init__(self, layout: Layout, net: ClusterNetwork, addresses: IPv4Network) -> None:
-        self._layout = layout
-        self._network = net
-        self._range = addresses
+        self._layout, self._network, self._range = layout, net, addresses
         self._taken: dict[str, str] = {}  # pod -> address
         self._last = addresses[0]
 
@@ -83,10 +80,7 @@ class Sandboxes:
         spec = pod["spec"]
         (home / "ns").mkdir(parents=True)
         hostname = node_name if spec.get("hostNetwork") else pod_hostname(pod)
-        kinds = [
-            *([] if spec.get("hostNetwork") else ["net", "uts"]),
-            *([] if spec.get("hostIPC") else ["ipc"]),
-        ]
+        kinds = ([] if spec.get("hostNetwork") else ["net", "uts"]) + ([] if spec.get("hostIPC") else ["ipc"])
         address = address6 = ""
         if spec.get("hostNetwork"):
             await _make_namespaces(home / "ns", kinds, "true")
@@ -102,9 +96,8 @@ class Sandboxes:
             address6 = str(self._network.address6(chosen)) if network.has_ipv6() else ""
         if not spec.get("hostIPC"):
             (home / "shm").mkdir(mode=0o1777)
-            mounts.mount(
-                "shm", home / "shm", "tmpfs", mounts.NOSUID | mounts.NODEV | mounts.NOEXEC, f"size={_SHM_SIZE}"
-            )
+            flags = mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
+            mounts.mount("shm", home / "shm", "tmpfs", flags, f"size={_SHM_SIZE}")
         sandbox = Sandbox(
             pod=uid,
             hostname=hostname,
@@ -185,27 +178,20 @@ def pod_hostname(pod: Obj) -> str:
 
 
 def _write_files(home: Path, pod: Obj, sandbox: Sandbox) -> None:
-    (home / "hosts").write_text(render_hosts(pod, sandbox))
-    (home / "hostname").write_text(sandbox.hostname + "\n")
-    (home / "resolv.conf").write_text(render_resolv_conf(pod, _machine_resolv_conf()))
-    for name in ("hosts", "hostname", "resolv.conf"):
-        os.chmod(home / name, 0o644)
-
-
-def _machine_resolv_conf() -> str:
-    try:
-        return Path("/etc/resolv.conf").read_text()
-    except FileNotFoundError:
-        return ""
+    machine = Path("/etc/resolv.conf")
+    resolv_conf = render_resolv_conf(pod, machine.read_text() if machine.exists() else "")
+    files = {"hosts": render_hosts(pod, sandbox), "hostname": f"{sandbox.hostname}\n", "resolv.conf": resolv_conf}
+    for name, text in files.items():
+        (home / name).write_text(text)
+        (home / name).chmod(0o644)
 
 
 def render_hosts(pod: Obj, sandbox: Sandbox) -> str:
     lines = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
     names = [sandbox.hostname]
     if pod["spec"].get("subdomain"):
-        names.insert(
-            0, f"{sandbox.hostname}.{pod['spec']['subdomain']}.{pod['metadata']['namespace']}.svc.cluster.local"
-        )
+        domain = f"{pod['spec']['subdomain']}.{pod['metadata']['namespace']}.svc.cluster.local"
+        names.insert(0, f"{sandbox.hostname}.{domain}")
     lines += [f"{address}\t{' '.join(names)}" for address in sandbox.addresses or ["127.0.1.1"]]
     lines += [f"{alias['ip']}\t{' '.join(alias['hostnames'])}" for alias in pod["spec"].get("hostAliases") or ()]
     return "\n".join(lines) + "\n"
@@ -214,14 +200,15 @@ def render_hosts(pod: Obj, sandbox: Sandbox) -> str:
 def render_resolv_conf(pod: Obj, machine: str) -> str:
     """dnsConfig over the machine's own; the cluster has no name server of its own."""
     config = pod["spec"].get("dnsConfig") or {}
-    inherit = pod["spec"].get("dnsPolicy") != "None"
-    own = [line.split() for line in machine.splitlines() if inherit and line.split()]
-    servers = [*(config.get("nameservers") or ()), *(w[1] for w in own if w[0] == "nameserver" and len(w) > 1)]
-    searches = [*(config.get("searches") or ()), *(s for w in own if w[0] == "search" for s in w[1:])]
-    options = [
-        *(o["name"] + (f":{o['value']}" if o.get("value") else "") for o in config.get("options") or ()),
-        *(o for w in own if w[0] == "options" for o in w[1:]),
-    ]
+    own = [line.split() for line in machine.splitlines()] if pod["spec"].get("dnsPolicy") != "None" else []
+
+    def both(first: Iterable[str], key: str) -> list[str]:
+        return [*first, *(word for words in own if words[:1] == [key] for word in words[1:])]
+
+    servers = both(config.get("nameservers") or (), "nameserver")
+    searches = both(config.get("searches") or (), "search")
+    asked = (o["name"] + (f":{o['value']}" if o.get("value") else "") for o in config.get("options") or ())
+    options = both(asked, "options")
     lines = [f"nameserver {server}" for server in servers[:3]]
     lines += [f"search {' '.join(searches)}"] if searches else []
     lines += [f"options {' '.join(options)}"] if options else []

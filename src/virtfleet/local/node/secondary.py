@@ -48,9 +48,7 @@ class SecondaryNetworks:
     """Those of one node's Pods."""
 
     def __init__(self, layout: Layout, net: ClusterNetwork, api: KubeApi) -> None:
-        self._layout = layout
-        self._network = net
-        self._api = api
+        self._layout, self._network, self._api = layout, net, api
 
     async def bring(self, pod: Obj, namespace: str, addresses: list[str]) -> dict[str, str]:
         """Attach the Pod to what it asks for and to nothing else; the annotation that says so, where it is due.
@@ -119,9 +117,7 @@ class SecondaryNetworks:
         before = [record.get(request.interface) for record in records] if vmi else []
         mine = next((each for each in before if each and each in there and each.vmi == vmi), None)
         taken = {address for each in there for address in each.addresses}
-        if (busy := taken & {*asked.fixed}) and not mine:
-            raise Unusable(f"another Pod has the address {min(busy)}")
-        addresses = mine.addresses if mine else [*asked.fixed, *(pool.choose(taken) for pool in asked.pools)]
+        addresses = mine.addresses if mine else [pool.choose(taken) for pool in asked.pools]
         mac = request.mac or mac_address(uid, request.interface)
         return Attachment(network=request.network, mac=mac, addresses=addresses, vmi=vmi)
 
@@ -164,12 +160,8 @@ async def _make_bridge(name: str, mtu: int) -> None:
     if await network.exists(name):
         return
     # Without snooping: nobody on it asks who listens, so nothing may be held back.
-    made = f"link add {name} mtu {mtu} address {mac_address('bridge', name)} type bridge mcast_snooping 0"
-    try:
-        await run("ip", *made.split())
-    except CommandError:  # another agent was faster
-        if not await network.exists(name):
-            raise
+    how = f"mtu {mtu} address {mac_address('bridge', name)} type bridge mcast_snooping 0"
+    await network.add_link(name, how)
     for setting, value in (("arp_ignore", "8"), ("forwarding", "0")):
         network.sysctl(f"net/ipv4/conf/{name}/{setting}", value)
     await run("ip", "-batch", "-", feed=f"link set {name} addrgenmode none\nlink set {name} up")

@@ -99,19 +99,14 @@ def resolve_user(pod: Obj, container: Obj, image_user: str, passwd: str, group: 
         raise ConfigError(
             f"container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root"
         )
-    if run_as is not None:
-        uid = int(run_as)
-    elif user and not user.isdigit():
-        uid = _account(accounts, user, "user")
-    else:
-        uid = int(user or 0)
+    uid = int(run_as) if run_as is not None else _number(user or "0", accounts, "user")
     if setting(pod, container, "runAsNonRoot") and uid == 0:
         whose = "image will run as root" if run_as is None else "container's runAsUser breaks non-root policy"
         raise ConfigError(f"container has runAsNonRoot and {whose} (container: {container['name']})")
     account = next((fields for fields in accounts.values() if fields[2] == str(uid)), None)
     gid = int(account[3]) if account else 0
     if group_name:
-        gid = int(group_name) if group_name.isdigit() else _account(named_groups, group_name, "group")
+        gid = _number(group_name, named_groups, "group")
     run_as_group = setting(pod, container, "runAsGroup")
     if run_as_group is not None:
         gid = int(run_as_group)
@@ -124,7 +119,9 @@ def resolve_user(pod: Obj, container: Obj, image_user: str, passwd: str, group: 
     return User(uid, gid, tuple(sorted(extra - {gid})))
 
 
-def _account(known: Mapping[str, list[str]], name: str, what: str) -> int:
+def _number(name: str, known: Mapping[str, list[str]], what: str) -> int:
+    if name.isdigit():
+        return int(name)
     if name not in known:
         raise ConfigError(
             f"the image runs as {what} {name!r}, which its /etc/{'passwd' if what == 'user' else what} lacks"

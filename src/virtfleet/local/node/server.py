@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ from virtfleet.local.node.attaching import attach
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.execution import execute
 from virtfleet.local.node.layout import Layout
-from virtfleet.local.node.lifecycle import all_containers
+from virtfleet.local.node.lifecycle import Why, all_containers
 from virtfleet.local.node.logfiles import Line
 from virtfleet.local.node.podruns import described
 from virtfleet.local.node.podworker import PodWorker
@@ -69,14 +70,13 @@ class AgentServer:
         query, run = request.query, self._run(request, previous=request.query.get("previous") == "true")
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(request)
-        left = int(query["limitBytes"]) if "limitBytes" in query else None
+        left = int(query.get("limitBytes", sys.maxsize))
         async for line in _lines(run, query):
-            text = line.render(query.get("timestamps") == "true")
-            await response.write(text if left is None else text[:left])
-            if left is not None:
-                left -= len(text)
-                if left <= 0:
-                    break
+            text = line.render(query.get("timestamps") == "true")[:left]
+            await response.write(text)
+            left -= len(text)
+            if not left:
+                break
         await response.write_eof()
         return response
 
@@ -114,13 +114,11 @@ class AgentServer:
         return {"timestamp": times.timestamp(), "window": f"{seconds:.3f}s", "node": pods.pop("", {}), "pods": pods}
 
     async def _port_forward(self, request: web.Request) -> web.StreamResponse:
-        worker = self._worker(request)
+        worker, name = self._worker(request), request.match_info["pod"]
         network = worker.network
         if network is None:
-            raise ApiError(
-                "BadRequest", f"unable to forward port because pod {request.match_info['pod']} is not running"
-            )
-        return await forward(request, network, f"{request.match_info['pod']}, uid {worker.uid}")
+            raise ApiError("BadRequest", f"unable to forward port because pod {name} is not running")
+        return await forward(request, network, f"{name}, uid {worker.uid}")
 
     def _running(self, request: web.Request) -> Container:
         run = self._run(request)
@@ -147,7 +145,7 @@ class AgentServer:
                 raise ApiError("BadRequest", f'previous terminated container "{name}" in pod "{pod}" not found')
             return runs[-2] if len(runs) > 1 else runs[-1]
         if not runs:
-            reason = worker.runs.waiting.get(name, ("ContainerCreating", ""))[0]
+            reason = worker.runs.waiting.get(name, Why("ContainerCreating")).reason
             raise ApiError("BadRequest", f'container "{name}" in pod "{pod}" is waiting to start: {reason}')
         return runs[-1]
 
@@ -167,20 +165,19 @@ async def _lines(run: Container, query: Mapping[str, str]) -> AsyncIterator[Line
         since = time.time() - int(query["sinceSeconds"])
     elif "sinceTime" in query:
         since = times.seconds(query["sinceTime"])
-    path, offset = Path(run.log), 0
-    if "tailLines" in query:
-        tail, offset = logfiles.last_lines(path, int(query["tailLines"]))
-        for line in filter(None, map(logfiles.parse, tail)):
-            if line.moment() >= since:
-                yield line
-    async for raw in _follow(run, path, offset, follow=query.get("follow") == "true"):
-        line_or_none = logfiles.parse(raw)
-        if line_or_none is not None and (not since or line_or_none.moment() >= since):
-            yield line_or_none
+    async for raw in _follow(run, query.get("tailLines"), follow=query.get("follow") == "true"):
+        line = logfiles.parse(raw)
+        if line is not None and (not since or line.moment() >= since):
+            yield line
 
 
-async def _follow(run: Container, path: Path, offset: int, *, follow: bool) -> AsyncIterator[bytes]:
-    rest, number = b"", 0
+async def _follow(run: Container, tail: str | None, *, follow: bool) -> AsyncIterator[bytes]:
+    """The raw entries, of those that are there the last ones if a number is given."""
+    path, offset, rest, number = Path(run.log), 0, b"", 0
+    if tail is not None:
+        there_already, offset = logfiles.last_lines(path, int(tail))
+        for line in there_already:
+            yield line
     while True:
         ended = bool(run.finished)  # looked at before the file, so that nothing written before the end is missed
         with contextlib.suppress(FileNotFoundError), await asyncio.to_thread(open, path, "rb") as file:

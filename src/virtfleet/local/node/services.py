@@ -25,6 +25,7 @@ from virtfleet.work.commands import run
 
 _GATHERING = 0.05  # seconds in which further changes join the same transaction
 _TABLE = "table"  # the one key of the controller
+_PLACE = "ipv4_addr . inet_proto . inet_service"  # what a Service is reached by
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,10 @@ class Frontend:
     port: int
     node_port: int
     backends: tuple[tuple[str, int], ...]
+
+    @property
+    def place(self) -> str:
+        return f"{self.address} . {self.protocol} . {self.port}"
 
     @property
     def chain(self) -> str:
@@ -80,18 +85,13 @@ def render(network: ClusterNetwork, frontends: list[Frontend]) -> str:
     served = [f for f in frontends if f.backends]
     key = "ip daddr . meta l4proto . th dport"
     maps = [
-        _map("services", "ipv4_addr . inet_proto . inet_service", served, "{0.address} . {0.protocol} . {0.port}"),
-        _map(
-            "node_ports",
-            "inet_proto . inet_service",
-            [f for f in served if f.node_port],
-            "{0.protocol} . {0.node_port}",
-        ),
+        _elements("map services", f"{_PLACE} : verdict", [f"{f.place} : goto {f.chain}" for f in served]),
         _elements(
-            "set unserved",
-            "ipv4_addr . inet_proto . inet_service",
-            [f"{f.address} . {f.protocol} . {f.port}" for f in frontends if not f.backends],
+            "map node_ports",
+            "inet_proto . inet_service : verdict",
+            [f"{f.protocol} . {f.node_port} : goto {f.chain}" for f in served if f.node_port],
         ),
+        _elements("set unserved", _PLACE, [f.place for f in frontends if not f.backends]),
         # A pod that reaches itself through its own Service would see its own address as the sender.
         _elements("set itself", "ipv4_addr . ipv4_addr", sorted({f"{a} . {a}" for f in served for a, _ in f.backends})),
     ]
@@ -121,10 +121,6 @@ def render(network: ClusterNetwork, frontends: list[Frontend]) -> str:
     ]
     body = "\n".join([*maps, *chains, *hooks])
     return f"table ip {network.table}\ndelete table ip {network.table}\ntable ip {network.table} {{\n{body}\n}}\n"
-
-
-def _map(name: str, kind: str, served: list[Frontend], key: str) -> str:
-    return _elements(f"map {name}", f"{kind} : verdict", [f"{key.format(f)} : goto {f.chain}" for f in served])
 
 
 def _elements(head: str, kind: str, elements: list[str]) -> str:

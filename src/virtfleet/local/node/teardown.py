@@ -21,21 +21,18 @@ _PATIENCE = 10.0  # seconds that pods have to end, however long they would like
 
 
 async def power_off(layout: Layout, net: ClusterNetwork) -> None:
-    if layout.containers.is_dir():
-        for path in layout.containers.iterdir():
-            kill_monitor(path)
+    for path in layout.containers.glob("*"):
+        kill_monitor(path)
     cgroups.kill_all(layout.cgroup)
     await remove_group(layout.cgroup)
     loops.release(layout)
     mounts.unshare(layout.root)
-    if layout.containers.is_dir():
-        for path in layout.containers.iterdir():
-            mounts.unmount_below(path)
-    if layout.sandboxes.is_dir():
-        for sandbox in list(layout.sandboxes.iterdir()):
-            await network.detach(net, sandbox.name)
-            await secondary.detach_all(net, sandbox)
-            mounts.remove_tree(sandbox)
+    for path in layout.containers.glob("*"):
+        mounts.unmount_below(path)
+    for sandbox in list(layout.sandboxes.glob("*")):
+        await network.detach(net, sandbox.name)
+        await secondary.detach_all(net, sandbox)
+        mounts.remove_tree(sandbox)
     mounts.remove_tree(layout.runtime)
 
 
@@ -52,8 +49,6 @@ async def tear_down(data: Path, net: ClusterNetwork) -> None:
 
 
 def _running(node: Layout) -> list[Container]:
-    if not node.containers.is_dir():
-        return []
     boot, known = boot_id(), [run for _, run in ContainerFiles(node.containers).load() if run]
     return [run for run in known if run.running and run.boot == boot]
 

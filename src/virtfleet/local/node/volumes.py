@@ -28,7 +28,7 @@ from virtfleet.kube.resource import (
     Obj,
 )
 from virtfleet.local.node import loops, mounts, projections
-from virtfleet.local.node.downward import Facts, field, resource
+from virtfleet.local.node.environment import Facts, learned
 from virtfleet.local.node.images import ImageStore
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.projections import File, Files
@@ -57,10 +57,7 @@ class Volumes:
     """The volumes of a node's pods."""
 
     def __init__(self, layout: Layout, api: KubeApi, store: ImageStore, puller: Puller) -> None:
-        self._layout = layout
-        self._api = api
-        self._store = store
-        self._puller = puller
+        self._layout, self._api, self._store, self._puller = layout, api, store, puller
         self._tokens: dict[tuple[str, str, str], tuple[str, float]] = {}  # (pod, volume, path) -> token, when to renew
 
     async def make(self, pod: Obj, facts: Facts, wake: Callable[[], None]) -> dict[str, Path]:
@@ -116,45 +113,28 @@ class Volumes:
                     _ensure_tmpfs(place, "mode=755")
                 place.mkdir(parents=True, exist_ok=True)
                 source = volume[kind] or {}
-                files = await self._files(pod, name, kind, source, source.get("defaultMode"), facts)
+                mode = source["defaultMode"] if source.get("defaultMode") is not None else _DEFAULT_MODE
+                files = await self._files(pod, name, kind, source, mode, facts)
                 projections.write(place, files, _fs_group(pod))
                 return place
         raise ConfigError(f"this node has no volumes of type {', '.join(k for k in volume if k != 'name')}")
 
-    async def _files(
-        self,
-        pod: Obj,
-        volume: str,
-        kind: str,
-        source: Obj,
-        default_mode: int | None,
-        facts: Facts,
-    ) -> Files:
+    async def _files(self, pod: Obj, volume: str, kind: str, source: Obj, mode: int, facts: Facts) -> Files:
         """What one source puts into a volume."""
-        mode = default_mode if default_mode is not None else _DEFAULT_MODE
         match kind:
-            case "configMap":
-                config = await projections.object_of(self._api, pod, CONFIG_MAPS, source["name"], source)
-                return projections.keyed(config, source, mode)
-            case "secret":
-                name = source.get("secretName") or source["name"]
-                secret = await projections.object_of(self._api, pod, SECRETS, name, source)
-                return projections.keyed(secret, source, mode)
+            case "configMap" | "secret":
+                resource, name = _OBJECTS[kind], source.get("secretName") or source["name"]
+                holder = await projections.object_of(self._api, pod, resource, name, source)
+                return projections.keyed(holder, source, mode)
             case "downwardAPI":
-                files: Files = {}
-                for item in source.get("items") or ():
-                    named = item.get("fieldRef")
-                    text = (
-                        field(pod, named["fieldPath"], facts)
-                        if named
-                        else resource(pod, item["resourceFieldRef"], "", facts)
-                    )
-                    files[item["path"]] = File(text.encode(), item["mode"] if item.get("mode") is not None else mode)
-                return files
+                return {
+                    item["path"]: File(learned(pod, item, "", facts).encode(), projections.mode_of(item, mode))
+                    for item in source.get("items") or ()
+                }
             case "serviceAccountToken":
                 return {source["path"]: File((await self._token(pod, volume, source)).encode(), mode)}
             case "projected":
-                files = {}
+                files: Files = {}
                 for projection in source.get("sources") or ():
                     for part, inner in projection.items():
                         files |= await self._files(pod, volume, part, inner, mode, facts)
@@ -233,6 +213,7 @@ class Volumes:
         return self._layout.pod_volumes(pod["metadata"]["uid"]) / f"kubernetes.io~{plugin}" / name
 
 
+_OBJECTS = {"configMap": CONFIG_MAPS, "secret": SECRETS}
 _PROJECTING = {"configMap": "configmap", "secret": "secret", "projected": "projected", "downwardAPI": "downward-api"}
 
 
@@ -241,12 +222,11 @@ def _host_path(path: Path, kind: str) -> Path:
         path.mkdir(parents=True, mode=0o755)
     if kind == "FileOrCreate" and not path.exists():
         path.touch(0o644)
-    if kind:
-        test, wanted = _HOST_PATH_TESTS[kind]
-        if not path.exists():
-            raise ConfigError(f"hostPath type check failed: {path} does not exist")
-        if not test(path.stat().st_mode):
-            raise ConfigError(f"hostPath type check failed: {path} is not {wanted}")
+    if kind and not path.exists():
+        raise ConfigError(f"hostPath type check failed: {path} does not exist")
+    test, wanted = _HOST_PATH_TESTS.get(kind, (bool, ""))
+    if kind and not test(path.stat().st_mode):
+        raise ConfigError(f"hostPath type check failed: {path} is not {wanted}")
     return path
 
 
