@@ -206,9 +206,10 @@ async def test_a_part_of_a_volume_stays_inside_it_whatever_links_are_in_it(clust
         "name": "c",
         "image": "host",
         "command": ["sh", "-c", "ls /out; cat /own/f"],
+        "env": [{"name": "NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
         "volumeMounts": [
             {"name": "v", "mountPath": "/out", "subPath": "out"},
-            {"name": "v", "mountPath": "/own", "subPath": "p-x"},
+            {"name": "v", "mountPath": "/own", "subPathExpr": "$(NAME)-x"},
         ],
     }
     await cluster.create(

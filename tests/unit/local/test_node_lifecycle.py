@@ -268,11 +268,6 @@ def test_who_is_killed_first_follows_from_what_was_asked_for(amounts: Any, qos: 
     [
         ({"shareProcessNamespace": True}, "spec.shareProcessNamespace"),
         ({"containers": [{"name": "a", "lifecycle": {"preStop": {}}}]}, "spec.containers[0].lifecycle"),
-        ({"containers": [{"name": "a", "envFrom": [{"secretRef": {"name": "s"}}]}]}, "spec.containers[0].envFrom"),
-        (
-            {"containers": [{"name": "a", "volumeMounts": [{"name": "v", "subPathExpr": "$(A)"}]}]},
-            "spec.containers[0].volumeMounts.subPathExpr",
-        ),
         (
             {"containers": [{"name": "a", "livenessProbe": {"grpc": {"port": 1}}}]},
             "spec.containers[0].livenessProbe.grpc",

@@ -175,6 +175,7 @@ async def test_variables_come_from_objects_and_missing_ones_are_named() -> None:
 
     assert await values(env=key("cm", "k")) == {"GIVEN": "1", "X": "v"}
     assert await values(env=key("none", "k", optional=True)) == {"GIVEN": "1"}
+    assert await values(envFrom=[{"prefix": "P_", "configMapRef": {"name": "cm"}}]) == {"GIVEN": "1", "P_k": "v"}
     with pytest.raises(ConfigError, match="couldn't find key z in ConfigMap n/cm"):
         await values(env=key("cm", "z"))
     with pytest.raises(ConfigError, match='configmaps "none" not found'):

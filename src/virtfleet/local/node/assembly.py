@@ -79,7 +79,7 @@ async def make(
     container = _expanded(container, variables)
     allotted = node.devices.of(pod["metadata"]["uid"], container["name"])
     asked = [
-        *volume_mounts(node.layout, pod, container, ground.places),
+        *volume_mounts(node.layout, pod, container, ground.places, variables),
         *(Mount(str(node.layout.host_path(h)), c, r) for a in allotted for h, c, r in a.mounts),
     ]
     taken = {mount.destination for mount in asked}

@@ -33,6 +33,8 @@ class Facts:
 async def declared(pod: Obj, container: Obj, api: KubeApi, facts: Facts, given: Mapping[str, str]) -> dict[str, str]:
     """`given` are variables that a spec may refer to and override, such as the API server's address."""
     result = dict(given)
+    for source in container.get("envFrom") or ():
+        result |= await _whole_object(pod, source, api)
     for entry in container.get("env") or ():
         source = entry.get("valueFrom")
         if not source:
@@ -53,12 +55,24 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
     return _REFERENCE.sub(lambda m: "$" if m[1] == "$" else variables.get(m[2], m[0]), text)
 
 
-async def _key(pod: Obj, reference: Obj, res: Resource, api: KubeApi) -> str | None:
+async def _whole_object(pod: Obj, source: Obj, api: KubeApi) -> dict[str, str]:
+    prefix = source.get("prefix") or ""
+    for kind, res in (("configMapRef", CONFIG_MAPS), ("secretRef", SECRETS)):
+        if kind in source:
+            values = await _values(pod, source[kind], res, api)
+            return {prefix + key: value.decode(errors="replace") for key, value in values.items()}
+    return {}
+
+
+async def _values(pod: Obj, reference: Obj, res: Resource, api: KubeApi) -> Mapping[str, bytes]:
     try:
-        obj = await object_of(api, pod, res, reference["name"], reference)
+        return values_of(await object_of(api, pod, res, reference["name"], reference) or {})
     except ApiError as error:
         raise ConfigError(error.message) from None
-    value = values_of(obj or {}).get(reference["key"])
+
+
+async def _key(pod: Obj, reference: Obj, res: Resource, api: KubeApi) -> str | None:
+    value = (await _values(pod, reference, res, api)).get(reference["key"])
     if value is not None:
         return value.decode(errors="replace")
     if reference.get("optional"):

@@ -24,7 +24,6 @@ def _fields(spec: Obj) -> Iterator[str]:
             at = f"spec.{kind}[{number}]"
             if container.get("restartPolicy") and not (kind == "initContainers" and is_sidecar(container)):
                 yield f"{at}.restartPolicy"
-            yield from (f"{at}.{field}" for field in ("lifecycle", "envFrom") if container.get(field))
-            if any("subPathExpr" in mount for mount in container.get("volumeMounts") or ()):
-                yield f"{at}.volumeMounts.subPathExpr"
+            if container.get("lifecycle"):
+                yield f"{at}.lifecycle"
             yield from (f"{at}.{probe}.grpc" for probe in _PROBES if "grpc" in (container.get(probe) or {}))

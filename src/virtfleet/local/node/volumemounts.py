@@ -11,6 +11,7 @@ from virtfleet.kube.confined import make_dirs_inside, opened
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node import mounts
 from virtfleet.local.node.bundle import Device, Mount
+from virtfleet.local.node.environment import expand
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.security import ConfigError
 
@@ -18,7 +19,9 @@ _PROPAGATION = {"None": "rprivate", "HostToContainer": "rslave", "Bidirectional"
 _ALWAYS_READ_ONLY = {"configMap", "secret", "projected", "downwardAPI", "image"}
 
 
-def volume_mounts(layout: Layout, pod: Obj, container: Obj, places: Mapping[str, Path]) -> list[Mount]:
+def volume_mounts(
+    layout: Layout, pod: Obj, container: Obj, places: Mapping[str, Path], variables: Mapping[str, str]
+) -> list[Mount]:
     """Sorted by depth, so that a mount inside another one's directory comes after it."""
     sources = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
     result = []
@@ -27,7 +30,8 @@ def volume_mounts(layout: Layout, pod: Obj, container: Obj, places: Mapping[str,
         if name not in places:
             raise ConfigError(f'volumeMounts[{number}]: the pod has no volume "{name}"')
         place = places[name]
-        if sub_path := wanted.get("subPath"):
+        sub_path = expand(wanted["subPathExpr"], variables) if "subPathExpr" in wanted else wanted.get("subPath")
+        if sub_path:
             place = _sub_path(layout, pod, container, place, sub_path, f"{name}/{number}")
         result.append(
             Mount(
