@@ -13,7 +13,7 @@ from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.controllers import claims, pods
 from virtfleet.local.controllers.deployment import annotations_for, same_template, set_for, status_of
-from virtfleet.local.controllers.disruption import still_disrupted, wanted_healthy
+from virtfleet.local.controllers.disruption import expectation, still_disrupted
 from virtfleet.local.controllers.endpoints import slices
 from virtfleet.local.controllers.namespace import one_version_each
 from virtfleet.local.controllers.podposts import check
@@ -117,17 +117,16 @@ def test_a_rollout_moves_and_ends_and_a_pod_that_is_lost_later_is_no_rollout() -
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        ({"minAvailable": 2}, 2),
-        ({"minAvailable": 12}, 12),
-        ({"minAvailable": "55%"}, 6),
-        ({"maxUnavailable": 3}, 7),
-        ({"maxUnavailable": "25%"}, 7),
-        ({"maxUnavailable": 20}, 0),
-        ({}, 0),
+        ({"minAvailable": 2}, (4, 2)),
+        ({"minAvailable": "50%"}, (10, 5)),
+        ({"minAvailable": "55%"}, (10, 6)),
+        ({"maxUnavailable": 3}, (10, 7)),
+        ({"maxUnavailable": "25%"}, (10, 7)),
+        ({"maxUnavailable": 20}, (10, 0)),
     ],
 )
-def test_how_many_of_ten_pods_a_budget_wants_healthy(spec: Obj, expected: int) -> None:
-    assert wanted_healthy(spec, 10) == expected
+def test_what_a_budget_expects_of_four_pods_of_ten_replicas(spec: Obj, expected: tuple[int, int]) -> None:
+    assert expectation(spec, 4, 10) == expected
 
 
 def test_an_eviction_that_did_not_happen_is_forgotten_after_a_while() -> None:

@@ -150,7 +150,14 @@ def check(budget: Obj) -> None:
     if status.get("disruptionsAllowed", 0) > 0:
         return
     has, needs = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
-    raise _too_many(f"The disruption budget {name} needs {needs} healthy pods and has {has} currently")
+    failed = conditions.find(status.get("conditions") or (), "DisruptionAllowed") or {}
+    if failed.get("reason") == "SyncFailed":
+        why = f"does not allow evicting pods currently because it failed sync: {failed.get('message', '')}"
+    elif has <= needs:
+        why = f"needs {needs} healthy pods and has {has} currently"
+    else:
+        why = "does not allow evicting pods currently"
+    raise _too_many(f"The disruption budget {name} {why}")
 
 
 def _too_many(cause: str, retry_after: int = 0) -> ApiError:

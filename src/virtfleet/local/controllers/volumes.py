@@ -144,16 +144,12 @@ class Volumes:
 
     async def _provision(self, claim: Obj, storage_class: Obj, node: NodeView | None) -> None:
         """Write the volume's object, and bind the claim to it."""
-        wanted = new_volume(claim, storage_class, self._directory, node)
-        name = wanted["metadata"]["name"]
-        # Who wrote it and died may have wanted it on another node: then it stays there.
-        volume = self._volumes.get(name)
         try:
-            volume = volume or await self._volumes.create(wanted)
+            volume = await self._volumes.create(new_volume(claim, storage_class, self._directory, node))
         except ApiError as error:
             self._warn(claim, "ProvisioningFailed", error.message)
             raise
-        self._say(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {name}")
+        self._say(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {volume['metadata']['name']}")
         await self._bind(claim, volume)
 
     async def _bind(self, claim: Obj, volume: Obj) -> None:
