@@ -38,7 +38,7 @@ test-fast: bootstrap  ## lint and every test that boots no VM, within two minute
 	@$(MAKE) --no-print-directory -j 2 lint quick
 
 quick:
-	@$(PYTEST) tests/unit tests/component -q -n 4 --dist worksteal --hypothesis-profile=fast -m "not slow and not vm"
+	@$(PYTEST) tests/unit tests/component -q -n 5 --dist worksteal --hypothesis-profile=fast -m "not slow and not vm"
 
 # Two processes for clusters and VMs, each with clusters of its own: guests boot, and tests wait for them.
 test: bootstrap  ## everything

@@ -428,6 +428,7 @@ class TestWatch:
             await watching_clients(operations, 0)
             writer.close()
 
+    @pytest.mark.slow
     async def test_five_hundred_watchers_all_see_everything(self, tmp_path: Path) -> None:
         async with opened(tmp_path) as operations, serving(operations) as client:
             changes = 20

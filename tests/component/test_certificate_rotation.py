@@ -53,6 +53,7 @@ async def call(url: str, client: Credential) -> str:
         return await answer.text()
 
 
+@pytest.mark.slow
 @LOOPS
 def test_no_connection_is_refused_while_the_authority_is_replaced(
     new_loop: Callable[[], asyncio.AbstractEventLoop],

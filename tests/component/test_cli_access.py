@@ -285,6 +285,7 @@ async def test_waiting_for_a_migration_has_a_limit(cluster: Cluster) -> None:
     assert "kubectl describe vmim -n default kubevirt-migrate-vm-1" in errors
 
 
+@pytest.mark.slow
 async def test_a_refusal_is_told_in_the_servers_words_with_the_next_step(cluster: Cluster) -> None:
     cluster.refusal = ApiError("Conflict", 'cannot be fulfilled on "vm": VM is already running')
     code, out, errors = await cluster.run("start", "vm")
@@ -351,6 +352,7 @@ async def test_a_screenshot_is_written_to_a_file(cluster: Cluster) -> None:
     assert file.read_bytes() == b"\x89PNG"
 
 
+@pytest.mark.slow
 async def test_ssh_goes_through_this_command(cluster: Cluster) -> None:
     """`ssh` is a script here that says what it was given, and uses its ProxyCommand."""
     fake = cluster.directory / "ssh"

@@ -104,6 +104,7 @@ def test_a_command_that_is_spelt_wrong() -> None:
     is_told(virtfleet("mirgate", "web"), "there is no command 'mirgate'; did you mean 'migrate'?")
 
 
+@pytest.mark.slow
 def test_the_version_of_a_cluster_that_is_away(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("apiVersion: v1\nkind: Config\n")
     done = virtfleet("version", "--kubeconfig", str(tmp_path / "config"), "-o", "json")
@@ -113,6 +114,7 @@ def test_the_version_of_a_cluster_that_is_away(tmp_path: Path) -> None:
     assert json.loads(virtfleet("version", "--client", "-o", "json").stdout) == {"client": virtfleet_version}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_learns_to_complete(shell: str) -> None:
     assert "_VIRTFLEET_COMPLETE" in virtfleet("completion", shell).stdout

@@ -124,6 +124,7 @@ async def test_a_cluster_is_named_by_options_by_the_environment_or_found(server:
     assert away in (await run("virtfleet", "version"))[1], "kubectl's own configuration comes first"
 
 
+@pytest.mark.slow
 async def test_kubectl_finds_it_as_a_plugin(server: ScriptedServer, run: Run) -> None:
     server.put(KUBEVIRTS, kubevirt())
     file = written(run.home / "config", server)
@@ -132,6 +133,7 @@ async def test_kubectl_finds_it_as_a_plugin(server: ScriptedServer, run: Run) ->
     assert "Usage: kubectl virtfleet" in (await run("kubectl", "virtfleet", "--help"))[1]
 
 
+@pytest.mark.slow
 async def test_words_that_are_spelt_wrong(run: Run) -> None:
     for arguments, meant in (("node lss", "'ls'"), ("pols", "'pools'"), ("image drive x", "'derive'")):
         code, _, errors = await run("virtfleet", *arguments.split())
@@ -139,6 +141,7 @@ async def test_words_that_are_spelt_wrong(run: Run) -> None:
     assert "--follow" in (await run("virtfleet", "logs", "--folow"))[2]
 
 
+@pytest.mark.slow
 async def test_an_error_has_colours_on_a_terminal_alone(run: Run) -> None:
     assert "\x1b" not in (await run("virtfleet", "node", "ls"))[2]
     for environment, coloured in (({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
@@ -152,6 +155,7 @@ async def test_an_error_has_colours_on_a_terminal_alone(run: Run) -> None:
         assert b"there is no cluster" in said and (b"\x1b[" in said) == coloured, said
 
 
+@pytest.mark.slow
 async def test_a_command_can_wait_until_it_is_so(server: ScriptedServer, run: Run) -> None:
     file = str(written(run.home / "config", server))
     vm = {"metadata": {"name": "web", "namespace": "default"}, "status": {"printableStatus": "Starting"}}
@@ -180,6 +184,7 @@ async def test_a_command_can_wait_until_it_is_so(server: ScriptedServer, run: Ru
     assert code == 1 and "after 0.1 s, default/web is Running" in errors and "kubectl -n default describe" in errors
 
 
+@pytest.mark.slow
 async def test_interrupting_says_what_goes_on(server: ScriptedServer, run: Run) -> None:
     file = str(written(run.home / "config", server))
     server.put(VMS, {"metadata": {"name": "web", "namespace": "default"}, "status": {"printableStatus": "Starting"}})
@@ -200,6 +205,7 @@ async def test_interrupting_says_what_goes_on(server: ScriptedServer, run: Run) 
     assert b"interrupted: what was asked for goes on: web is being started" in errors and b"Aborted" not in errors
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # it starts a control plane twice
 async def test_an_up_that_is_interrupted_says_what_runs(run: Run) -> None:
     nodes = run.home / "nodes.yaml"
@@ -243,6 +249,7 @@ async def says(request: web.Request) -> web.StreamResponse:
     return web.Response(text=f"{request.path.split('/')[-2]} works\n{KEY}\n")
 
 
+@pytest.mark.slow
 async def test_logs_of_components(server: ScriptedServer, run: Run) -> None:
     named = ("--kubeconfig", str(written(run.home / "config", server)), "--context", "c")
     for each in (
@@ -263,6 +270,7 @@ async def test_logs_of_components(server: ScriptedServer, run: Run) -> None:
     assert code == 1 and "did you mean 'virt-api'?" in errors
 
 
+@pytest.mark.slow
 async def test_a_support_bundle_has_no_secrets(server: ScriptedServer, run: Run) -> None:
     file = written(run.home / "config", server)
     server.put(PODS, pod("virt-api-1", "virt-api", "a"))

@@ -163,6 +163,7 @@ async def test_an_earlier_launcher_is_no_target(place: Path, earlier: None, own_
         assert "virt-launcher 0.1.0" in state["failureReason"], state
 
 
+@pytest.mark.slow
 async def test_an_earlier_handler_commands_a_launcher_of_this_version(place: Path, tree: Path) -> None:
     vmi = counting(interfaces=[], autoattachPodInterface=False)
     del vmi["spec"]["networks"]

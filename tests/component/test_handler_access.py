@@ -316,6 +316,7 @@ async def test_a_client_that_does_not_read_holds_up_its_guest_and_nobody_elses_t
             assert await second.receive_bytes() == b"my turn"
 
 
+@pytest.mark.slow
 async def test_random_connects_and_disconnects_leave_nothing_behind(here: Node) -> None:
     chance = random.Random(8)
     async with GuestSocket(here.console), GuestSocket(here.vnc), here.session(here.credential()) as session:

@@ -196,6 +196,7 @@ def test_a_record_that_a_crash_broke_is_none(tmp_path: Path) -> None:
     assert Networks(tmp_path).known("pod-uid", 0, vmi()) == []
 
 
+@pytest.mark.slow
 async def test_an_interface_comes_to_a_pod_and_is_given_back(
     tmp_path: Path, cluster: Namespace, pod: Namespace
 ) -> None:

@@ -134,6 +134,7 @@ def label(server: ScriptedServer) -> str:
     return str(server.stored(NODES)[0]["metadata"]["labels"].get(names.SCHEDULABLE))
 
 
+@pytest.mark.slow
 async def test_a_handler_serves_its_node_and_leaves_it_in_order(
     place: Path, server: ScriptedServer, kubelet: Kubelet
 ) -> None:
@@ -167,6 +168,7 @@ async def test_a_handler_without_the_api_server_says_that_it_is_not_ready_and_se
         await handler.ready()
 
 
+@pytest.mark.slow
 async def test_a_handler_of_an_installation_that_goes_leaves_nothing_but_records_of_vms(
     place: Path, server: ScriptedServer, kubelet: Kubelet
 ) -> None:
@@ -184,6 +186,7 @@ async def test_a_handler_of_an_installation_that_goes_leaves_nothing_but_records
     assert list((place / "private").iterdir()) == [record.parent] and record.exists()
 
 
+@pytest.mark.slow
 async def test_of_two_handlers_one_serves_and_the_other_takes_over(
     place: Path, server: ScriptedServer, kubelet: Kubelet
 ) -> None:
@@ -197,6 +200,7 @@ async def test_of_two_handlers_one_serves_and_the_other_takes_over(
             await eventually(lambda: label(server) == "true")
 
 
+@pytest.mark.slow
 async def test_one_that_waits_knows_what_is_recorded_when_it_takes_over_and_not_before(
     place: Path, server: ScriptedServer, kubelet: Kubelet
 ) -> None:
@@ -216,6 +220,7 @@ async def test_one_that_waits_knows_what_is_recorded_when_it_takes_over_and_not_
             await eventually(lambda: not list(records.iterdir()))  # its Pod is gone, so nothing is left of it
 
 
+@pytest.mark.slow
 async def test_a_stand_in_serves_until_an_operator_of_another_version_has_come(
     place: Path, server: ScriptedServer, kubelet: Kubelet
 ) -> None:

@@ -52,6 +52,7 @@ def board(place: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
+@pytest.mark.slow
 async def test_a_sidecar_changes_the_domain_and_cloud_init_and_hears_of_the_end(
     place: Path, board: subprocess.Popen[str]
 ) -> None:

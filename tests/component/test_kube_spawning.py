@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import asyncio, grpc, sys
 from virtfleet.kube import process
@@ -35,6 +37,7 @@ sys.exit(process.run(main(), process.spawning_loop))
 """
 
 
+@pytest.mark.slow
 def test_every_command_runs_however_busy_grpc_is(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "s")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

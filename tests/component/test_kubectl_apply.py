@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from test_kubectl_kinds import CRONTABS, Kubectl, kubectl
 
 __all__ = ["kubectl"]
@@ -27,6 +28,7 @@ async def shown(kubectl: Kubectl, *what: str) -> Any:
     return json.loads(await kubectl("get", *what, "-o", "json", "--show-managed-fields"))
 
 
+@pytest.mark.slow
 async def test_what_an_applier_no_longer_names_goes_and_the_rest_stays(kubectl: Kubectl) -> None:
     first = config({"a": "1", "b": "1"})
     assert await kubectl(*SSA, stdin=first) == "configmap/c serverside-applied\n"
@@ -43,6 +45,7 @@ async def test_what_an_applier_no_longer_names_goes_and_the_rest_stays(kubectl: 
     ]
 
 
+@pytest.mark.slow
 async def test_a_conflict_is_told_and_can_be_forced(kubectl: Kubectl) -> None:
     await kubectl(*SSA, "--field-manager=first", stdin=config({"a": "1", "b": "1"}))
     code, said = await kubectl.run(*SSA, "--field-manager=second", stdin=config({"a": "2", "b": "2"}))
@@ -60,6 +63,7 @@ async def test_a_conflict_is_told_and_can_be_forced(kubectl: Kubectl) -> None:
     assert (await shown(kubectl, "cm", "c"))["data"] == {"a": "2", "b": "1"}, "what was taken over stays"
 
 
+@pytest.mark.slow
 async def test_lists_go_by_their_keys_and_values_by_their_owner(kubectl: Kubectl) -> None:
     await kubectl(*SSA, stdin=deployment({"name": "one", "image": "i"}, {"name": "two", "image": "i"}, replicas=2))
     await kubectl("scale", "deployment/d", "--replicas=5")
@@ -75,6 +79,7 @@ async def test_lists_go_by_their_keys_and_values_by_their_owner(kubectl: Kubectl
     assert 'conflict with "mesh": .spec.template.spec.containers[name="side"].image' in said
 
 
+@pytest.mark.slow
 async def test_an_object_of_client_side_apply_goes_over_to_server_side(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", stdin=config({"a": "1", "b": "1"}))
     await kubectl("patch", "cm", "c", "-p", '{"data": {"o": "1"}}')
@@ -95,6 +100,7 @@ async def test_what_others_made_is_told_apart_only_from_the_first_apply_on(kubec
     assert (await shown(kubectl, "cm", "c"))["data"] == {"a": "1", "b": "1"}
 
 
+@pytest.mark.slow
 async def test_custom_kinds_are_applied_by_their_schema(kubectl: Kubectl) -> None:
     await kubectl("create", "-f", "-", stdin=CRONTABS)
     tab = {"apiVersion": "example.com/v1", "kind": "CronTab", "metadata": {"name": "t"}, "spec": {"cronSpec": "x"}}
@@ -116,6 +122,7 @@ async def test_diff_shows_what_a_server_side_apply_would_do(kubectl: Kubectl) ->
     assert '-  a: "1"\n+  a: "2"' in said
 
 
+@pytest.mark.slow
 async def test_the_operators_manifest_is_applied_and_applying_it_again_writes_nothing(kubectl: Kubectl) -> None:
     manifest = str(Path(__file__).parents[2] / "deploy/operator.yaml")
     command = ("apply", "--server-side", "--force-conflicts", "-f", manifest)

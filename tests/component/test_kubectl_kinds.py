@@ -152,6 +152,7 @@ async def test_kubectl_tells_what_is_left_out(kubectl: Kubectl, what: str) -> No
     assert f"the local cluster does not serve {what}: " in said
 
 
+@pytest.mark.slow
 async def test_every_resource_of_kubernetes_is_served_or_left_out_with_a_word(
     kubectl: Kubectl,
 ) -> None:
@@ -179,6 +180,7 @@ async def test_every_resource_of_kubernetes_is_served_or_left_out_with_a_word(
     assert named <= missing, "what is served is not left out"
 
 
+@pytest.mark.slow
 async def test_a_custom_kind_is_listed_explained_and_printed(kubectl: Kubectl) -> None:
     assert "created" in await kubectl("apply", "-f", "-", stdin=CRONTABS)
     assert "When it is done." in await kubectl("explain", "crontab.spec.cronSpec")
@@ -230,6 +232,7 @@ async def test_faults_are_listed_as_kubernetes_lists_them(kubectl: Kubectl) -> N
     ]
 
 
+@pytest.mark.slow
 async def test_people_see_pods_services_and_deployments_as_usual(kubectl: Kubectl) -> None:
     await kubectl("create", "deployment", "web", "--image=i:1", "--replicas=2")
     await kubectl("expose", "deployment", "web", "--port=80")

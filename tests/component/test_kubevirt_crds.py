@@ -30,6 +30,7 @@ async def installed(kubectl: Kubectl) -> Kubectl:  # noqa: F811
     return kubectl
 
 
+@pytest.mark.slow
 async def test_vmis_have_kubevirts_short_names_and_columns(installed: Kubectl) -> None:
     await installed("create", "-f", "-", stdin=VMI)
     lines = (await installed("get", "vmi", "-o", "wide")).splitlines()
@@ -39,17 +40,20 @@ async def test_vmis_have_kubevirts_short_names_and_columns(installed: Kubectl) -
     assert "virtualmachineinstance.kubevirt.io/vm" in await installed("get", "all")
 
 
+@pytest.mark.slow
 async def test_fields_explain_themselves(installed: Kubectl) -> None:
     assert "Hypervisor that runs the VM" in await installed("explain", "vmi.spec.hypervisor")
     assert "Node pools with images of their own" in await installed("explain", "kv.spec.virtHandlerPools")
 
 
+@pytest.mark.slow
 async def test_kinds_that_are_not_built_are_there_and_empty(installed: Kubectl) -> None:
     short = ",".join(kind.short_names[-1] if kind.short_names else kind.plural for kind in KINDS if kind.refusal)
     assert "No resources found" in await installed("get", short)
     assert "No resources found" in await installed("delete", "vmpool,vmsnapshot,vmclone", "--all")
 
 
+@pytest.mark.slow
 async def test_wrong_types_and_missing_fields_are_refused(installed: Kubectl) -> None:
     wrong = VMI.replace("guest: 64Mi", "guest: much").replace("name: root, ", "")
     code, output = await installed.run("create", "-f", "-", stdin=wrong)

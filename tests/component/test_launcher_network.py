@@ -152,6 +152,7 @@ def plugged_in(pod: Namespace) -> Iterator[Namespace]:
         found.close()
 
 
+@pytest.mark.slow
 async def test_a_guest_gets_its_router_by_advertisement_and_its_address_by_dhcpv6(
     tmp_path: Path, cluster: Namespace, pod: Namespace, launcher: Launcher
 ) -> None:

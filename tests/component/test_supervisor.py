@@ -194,6 +194,7 @@ def test_a_log_that_takes_nothing_more_kills_nobody(supervise: Callable[..., obj
     assert process.poll() is None
 
 
+@pytest.mark.slow
 def test_a_log_is_bounded_while_its_process_runs(supervise: Callable[[], object], tmp_path: Path) -> None:
     supervise()
     ask(tmp_path, op="run", name="part", argv=TALKATIVE)

@@ -97,6 +97,7 @@ def lifespans() -> st.SearchStrategy[Lifespan]:
     return st.tuples(minutes, minutes).map(lambda pair: Lifespan(sum(pair, timedelta(0)), min(pair)))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(lifespans(), lifespans(), st.lists(st.floats(0.05, 1), min_size=1, max_size=25))
 def test_who_looks_often_enough_always_has_a_good_certificate_that_its_peers_trust(

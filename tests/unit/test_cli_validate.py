@@ -236,6 +236,7 @@ def test_a_wrong_kubevirt_file_is_told_in_one_line(tmp_path: Path, text: str, wo
     assert words in done.stderr.splitlines()[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("raw", "words"),
     [

@@ -35,6 +35,7 @@ def test_who_is_said_to_run_it_does(block: Block) -> None:
     assert "marked(__file__)" in text or any(block.body[2:].startswith(begins) for begins in named)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [b for b in ALL if b.mark == "run"], ids=str)
 def test_what_needs_no_cluster_prints_what_the_page_shows(block: Block, tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"

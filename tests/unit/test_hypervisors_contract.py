@@ -104,6 +104,7 @@ def run(installed: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_an_installed_plugin_is_listed_and_used(installed: Path, tmp_path: Path) -> None:
     listed = run(installed, "-c", "from virtfleet.cli import main; main()", "hypervisors")
     assert "mock" in listed.stdout, listed.stderr
@@ -116,6 +117,7 @@ def test_an_installed_plugin_is_listed_and_used(installed: Path, tmp_path: Path)
     assert '<domain xmlns:kubevirt="http://kubevirt.io" type="test">' in rendered.stdout, rendered.stderr
 
 
+@pytest.mark.slow
 def test_an_installed_plugin_proves_itself_with_the_contract(installed: Path) -> None:
     tests = run(
         installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(EXAMPLE), str(EXAMPLE / "tests")

@@ -108,6 +108,7 @@ def test_names_of_disks_do_not_collide() -> None:
         assert len(set(places)) == len(places), named
 
 
+@pytest.mark.slow
 def test_documents_of_the_references_are_valid() -> None:
     made = documents()
     assert len(made) > 60, "hardly any reference is supported"

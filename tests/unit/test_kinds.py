@@ -106,6 +106,7 @@ def test_what_is_not_built_is_served_with_a_schema_that_says_nothing(kind: OwnKi
         assert "required" not in schema
 
 
+@pytest.mark.slow
 def test_no_other_module_spells_a_kind() -> None:
     kinds = {kind.kind for kind in KINDS}
     lower = {name for kind in KINDS for name in (kind.plural, kind.singular)} - {"kubevirt"}  # a word of its own

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
+
 from component.moving import Place, counting, image
 from tests.waiting import eventually
 from virtfleet.launcher.libvirtd import logs
@@ -15,6 +17,7 @@ from virtfleet.launcher.libvirtd import logs
 FLOODS = bytes.fromhex("bafb03b003eebaf803b078eeebfd")
 
 
+@pytest.mark.slow
 async def test_the_log_of_a_flooded_console_stays_short() -> None:
     with TemporaryDirectory(prefix="vff-") as directory:  # where the launcher's user may look
         os.chmod(directory, 0o755)

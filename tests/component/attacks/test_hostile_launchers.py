@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -170,6 +171,7 @@ async def strained() -> AsyncIterator[Strain]:
         watching.cancel()
 
 
+@pytest.mark.slow
 async def test_a_handler_full_of_hostile_launchers_serves_the_one_that_is_not(place: Path) -> None:
     async with api_server(place) as api:
         for number in range(len(KINDS)):

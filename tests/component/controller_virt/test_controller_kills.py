@@ -126,6 +126,7 @@ async def at_rest(virt: Plane, expected: list[str]) -> None:
     await virt.until(done, deadline=30.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_two_controllers_that_see_everything_late_never_double_a_vm(virt: Plane, seed: int) -> None:
     chance = random.Random(seed)
@@ -149,6 +150,7 @@ async def test_two_controllers_that_see_everything_late_never_double_a_vm(virt: 
     watcher.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_kills_at_random_points_leave_nothing_half_done(virt: Plane, seed: int) -> None:
     chance = random.Random(seed)
@@ -215,6 +217,7 @@ async def test_vms_and_sets_come_out_right_through_kills(virt: Plane, seed: int)
     assert [name for name in owners if name != "vm2"] == ["vm3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 async def test_no_two_vmis_get_the_same_vsock_address_through_kills(
     virt: Plane, seed: int, monkeypatch: pytest.MonkeyPatch

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import aiohttp
 import orjson
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from virt_plane import Plane, a_vmi
 
@@ -22,6 +23,7 @@ async def page(url: str) -> str:
         return await answer.text()
 
 
+@pytest.mark.slow
 async def test_the_second_of_two_takes_over_when_the_first_is_told_to_end(tmp_path: Path) -> None:
     async with (
         simulation(tmp_path / "store") as cluster,
@@ -51,6 +53,7 @@ async def _configuration(url: str) -> str:
         return ""
 
 
+@pytest.mark.slow
 async def test_metrics_count_vmis_by_node_phase_and_hypervisor(tmp_path: Path) -> None:
     async with (
         simulation(tmp_path / "store") as cluster,

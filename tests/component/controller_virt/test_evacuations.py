@@ -156,6 +156,7 @@ def configured(**migrations: Any) -> Obj:
     return {"metadata": {"name": "kubevirt", "namespace": NAMESPACE}, "spec": spec}
 
 
+@pytest.mark.slow
 async def test_8701_no_migration_is_made_that_would_wait_for_its_node(tmp_path: Path) -> None:
     """A draining node leaves the rest of the cluster's limit to others, and each VM says once that it waits."""
     settings = configured(parallelMigrationsPerCluster=3, parallelOutboundMigrationsPerNode=2)
@@ -410,6 +411,7 @@ async def test_a_vm_has_one_budget_whoever_made_others_for_it(virt: Plane) -> No
 # --- any process may die
 
 
+@pytest.mark.slow
 async def test_a_controller_that_dies_at_every_write_moves_each_vm_once(virt: Plane) -> None:
     await running(virt, 4)
     await cordon(virt)

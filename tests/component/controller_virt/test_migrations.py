@@ -717,6 +717,7 @@ async def settled_and_succeeded(virt: Plane) -> None:
     await settled(virt)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_kills_and_cancels_at_random_leave_every_vm_in_one_place(virt: Plane, seed: int) -> None:
     chance = random.Random(seed)

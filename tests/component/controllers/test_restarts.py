@@ -42,6 +42,7 @@ def active(pods: list[Obj]) -> list[Obj]:
     return [p for p in pods if "deletionTimestamp" not in p["metadata"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_rollout_survives_restarts_without_a_pod_too_many(
     cluster: Cluster, kubelets: Kubelets, seed: int
@@ -79,6 +80,7 @@ async def test_a_rollout_survives_restarts_without_a_pod_too_many(
     assert len(images) == len(set(images))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 async def test_daemons_stay_one_per_node_through_restarts(cluster: Cluster, seed: int) -> None:
     chance = random.Random(seed)

@@ -252,6 +252,7 @@ async def test_a_handler_without_tls_is_not_spoken_to(kit: Kit) -> None:
     await runner.cleanup()
 
 
+@pytest.mark.slow
 async def test_virt_api_takes_up_a_renewed_certificate_towards_handlers(kit: Kit, tmp_path: Any) -> None:
     """When the installation's authority changes, handlers of the new one are reached, and those of the old no more."""
     new = Authority.create("kubevirt-ca", LIFESPAN)

@@ -6,6 +6,8 @@ import asyncio
 import sys
 from pathlib import Path
 
+import pytest
+
 from component.gateway.gateway_kit import ROOT, Kit
 from virtfleet.api.subresources import GROUP, TABLE, VERSIONS
 
@@ -61,6 +63,7 @@ async def test_openapi_describes_every_path(kit: Kit) -> None:
     assert len(operations) == len(set(operations))
 
 
+@pytest.mark.slow
 async def test_kubectl_finds_what_it_should_and_nothing_disturbs_it(kit: Kit, tmp_path: Path) -> None:
     await kit.vm()
     listed = await kubectl(kit, tmp_path, "api-resources", "-o", "name")

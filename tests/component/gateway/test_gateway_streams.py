@@ -56,6 +56,7 @@ async def test_a_stream_that_ends_on_one_side_ends_on_the_other(kit: Kit) -> Non
         assert (last.type, last.extra) == (WSMsgType.CLOSE, "the guest is gone")
 
 
+@pytest.mark.slow
 async def test_bytes_wait_where_nobody_reads(kit: Kit) -> None:
     """A guest that writes without end is stopped by a client that does not read, and loses nothing."""
     await kit.vmi()
@@ -296,6 +297,7 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+@pytest.mark.slow
 async def test_random_connects_and_disconnects_leave_nothing_behind(kit: Kit) -> None:
     await kit.guest()
     chance = random.Random(2)

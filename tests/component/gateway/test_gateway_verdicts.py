@@ -134,6 +134,7 @@ def kinds(inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*found, {**copied(CLUSTER), "apiVersion": "kubevirt.io/v1"}, copied(VM), copied(REPLICA_SET)]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_reference_inputs_have_one_verdict(kit: Kit, tmp_path: Path) -> None:
     await kit.guard()
@@ -145,6 +146,7 @@ async def test_reference_inputs_have_one_verdict(kit: Kit, tmp_path: Path) -> No
     assert 10 < sum(refused) < 20, "as many as KubeVirt refuses"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_random_objects_have_one_verdict(kit: Kit, tmp_path: Path) -> None:
     await kit.guard()

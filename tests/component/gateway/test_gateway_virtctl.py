@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 import yaml
 
 from component.gateway.gateway_kit import Kit
@@ -46,6 +47,7 @@ async def answer(kit: Kit, recorded: dict[str, Any], name: str, port: int) -> in
         return response.status
 
 
+@pytest.mark.slow
 async def test_virtctl_gets_the_answers_that_it_works_with(kit: Kit) -> None:
     async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()

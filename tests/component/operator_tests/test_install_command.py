@@ -37,6 +37,7 @@ async def make_vm(fleet: Hollow) -> None:
     await fleet.api.create(VMS, vm)
 
 
+@pytest.mark.slow
 async def test_it_waits_in_words_until_vms_can_be_made(fleet: Hollow, capsys: pytest.CaptureFixture[str]) -> None:
     kubevirt = await install(fleet, imageRegistry="r.example/v")
     assert kubevirt["status"]["phase"] == "Deployed" and kubevirt["spec"] == {"imageRegistry": "r.example/v"}
@@ -47,6 +48,7 @@ async def test_it_waits_in_words_until_vms_can_be_made(fleet: Hollow, capsys: py
     assert "virt-operator starts" in said and len(said.splitlines()) < 30
 
 
+@pytest.mark.slow
 async def test_repeating_it_writes_nothing_and_keeps_what_the_administrator_set(fleet: Hollow) -> None:
     await install(fleet, imageRegistry="r.example/v")
     await fleet.configure(infra={"replicas": 1})
@@ -60,6 +62,7 @@ async def test_repeating_it_writes_nothing_and_keeps_what_the_administrator_set(
     assert (await install(fleet, imageRegistry="other.example"))["spec"]["imageRegistry"] == "other.example"
 
 
+@pytest.mark.slow
 async def test_images_that_cannot_be_pulled_are_named_with_the_next_step(fleet: Hollow) -> None:
     fleet.refuse(lambda image: "virt-operator" in image)
     await installing.install(fleet.api, None, Progress(), {}, installing.DEFAULT)
@@ -76,6 +79,7 @@ async def test_an_operator_of_somebody_else_is_left_alone(fleet: Hollow) -> None
         await installing.install(fleet.api, None, Progress(), {}, installing.DEFAULT)
 
 
+@pytest.mark.slow
 async def test_vms_keep_it_from_being_uninstalled(fleet: Hollow) -> None:
     await install(fleet)
     await make_vm(fleet)
@@ -87,6 +91,7 @@ async def test_vms_keep_it_from_being_uninstalled(fleet: Hollow) -> None:
     assert await installing.uninstall(fleet.api, Progress(), force=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [None, "BlockUninstallIfWorkloadsExist"])
 async def test_by_force_vms_go_first_and_then_everything(fleet: Hollow, strategy: str | None) -> None:
     await install(fleet)
@@ -103,6 +108,7 @@ async def test_by_force_vms_go_first_and_then_everything(fleet: Hollow, strategy
     assert not await installing.uninstall(fleet.api, Progress(), force=False), "it is gone already"
 
 
+@pytest.mark.slow
 async def test_without_an_operator_nobody_waits_for_one(fleet: Hollow) -> None:
     await install(fleet)
     await fleet.api.delete(DEPLOYMENTS, "virt-operator", NAMESPACE)

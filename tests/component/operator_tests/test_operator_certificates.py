@@ -39,6 +39,7 @@ async def trusted(fleet: Hollow) -> list[x509.Certificate]:
     return x509.load_pem_x509_certificates(base64.b64decode(configuration["webhooks"][0]["clientConfig"]["caBundle"]))
 
 
+@pytest.mark.slow
 async def test_virt_api_has_a_certificate_that_its_webhooks_trust(fleet: Hollow) -> None:
     [leaf] = await certificate(fleet, "kubevirt-virt-api-certs")
     hosts = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -49,6 +50,7 @@ async def test_virt_api_has_a_certificate_that_its_webhooks_trust(fleet: Hollow)
     assert x509.load_pem_x509_certificates(bundle.encode()) == [authority]
 
 
+@pytest.mark.slow
 async def test_certificates_are_renewed_in_time_and_trusted_at_every_moment(fleet: Hollow) -> None:
     [first] = await certificate(fleet, "kubevirt-virt-api-certs")
     [old_authority] = await trusted(fleet)
@@ -98,6 +100,7 @@ async def test_a_lost_secret_is_made_again(fleet: Hollow) -> None:
     await fleet.until(there)
 
 
+@pytest.mark.slow
 async def test_a_secret_without_its_labels_is_taken_back_as_it_is(fleet: Hollow) -> None:
     before = await fleet.api.get(SECRETS, "kubevirt-virt-api-certs", NAMESPACE)
     bare = [{"op": "replace", "path": "/metadata/labels", "value": {}}]
@@ -111,6 +114,7 @@ async def test_a_secret_without_its_labels_is_taken_back_as_it_is(fleet: Hollow)
     await fleet.until(labelled)
 
 
+@pytest.mark.slow
 async def test_a_lost_authority_has_a_successor_that_is_trusted_beside_it(fleet: Hollow) -> None:
     [old] = await trusted(fleet)
     served = await certificate(fleet, "kubevirt-virt-api-certs")
@@ -125,6 +129,7 @@ async def test_a_lost_authority_has_a_successor_that_is_trusted_beside_it(fleet:
     assert await certificate(fleet, "kubevirt-virt-api-certs") == served
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("component", ["operator", "virt-api", "controller", "virt-handler"])
 async def test_every_component_has_a_certificate_under_the_name_that_kubevirt_gives_it(
     fleet: Hollow, component: str
@@ -134,6 +139,7 @@ async def test_every_component_has_a_certificate_under_the_name_that_kubevirt_gi
     leaf.verify_directly_issued_by(authority)
 
 
+@pytest.mark.slow
 async def test_a_secret_of_the_version_before_goes_also_where_a_new_operator_finds_it_in_a_list(fleet: Hollow) -> None:
     """Items of lists do not say of which kind they are."""
     await fleet.kill_operator()

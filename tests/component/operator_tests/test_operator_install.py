@@ -41,6 +41,7 @@ async def fleet(tmp_path: Path) -> AsyncIterator[Hollow]:
         yield cluster
 
 
+@pytest.mark.slow
 async def test_nodes_are_tried_for_images_as_volumes_and_say_so(fleet: Hollow) -> None:
     fleet.kubelets.without_image_volumes = {"node1"}
     await fleet.install()
@@ -78,6 +79,7 @@ async def test_a_kubevirt_object_becomes_a_running_installation(fleet: Hollow) -
         assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == f"virtfleet/{name}:{__version__}"
 
 
+@pytest.mark.slow
 async def test_an_installation_at_rest_is_not_written_to(fleet: Hollow) -> None:
     pool = {
         "name": "gpu",
@@ -109,6 +111,7 @@ async def test_admission_begins_when_virt_api_is_there(fleet: Hollow) -> None:
     assert waiting["message"]
 
 
+@pytest.mark.slow
 async def test_what_somebody_changed_by_hand_is_put_right(fleet: Hollow) -> None:
     await fleet.install()
     image = [{"op": "add", "path": "/spec/template/spec/containers/0/image", "value": "evil:latest"}]
@@ -130,6 +133,7 @@ async def test_what_somebody_changed_by_hand_is_put_right(fleet: Hollow) -> None
     await fleet.until(told)
 
 
+@pytest.mark.slow
 async def test_what_others_add_to_metadata_is_left_alone(fleet: Hollow) -> None:
     await fleet.install()
     await fleet.api.patch(DEPLOYMENTS, "virt-api", {"metadata": {"labels": {"team": "infra"}}}, NAMESPACE)
@@ -143,6 +147,7 @@ async def test_what_others_add_to_metadata_is_left_alone(fleet: Hollow) -> None:
     await fleet.until(updated)
 
 
+@pytest.mark.slow
 async def test_a_killed_operator_is_replaced_at_any_point(fleet: Hollow) -> None:
     await fleet.api.create(KUBEVIRTS, {"metadata": {"name": "kubevirt", "namespace": NAMESPACE}, "spec": {}})
     writes = fleet.operators_api.writes
@@ -159,6 +164,7 @@ async def test_a_killed_operator_is_replaced_at_any_point(fleet: Hollow) -> None
     await fleet.settled()
 
 
+@pytest.mark.slow
 async def test_a_second_kubevirt_object_is_told_that_there_is_one(fleet: Hollow) -> None:
     await fleet.install()
     await fleet.api.create(KUBEVIRTS, {"metadata": {"name": "second", "namespace": NAMESPACE}, "spec": {}})
@@ -172,6 +178,7 @@ async def test_a_second_kubevirt_object_is_told_that_there_is_one(fleet: Hollow)
     await fleet.settled()
 
 
+@pytest.mark.slow
 async def test_a_configuration_that_cannot_be_rendered_leaves_what_is_installed(fleet: Hollow) -> None:
     await fleet.install()
     broken = {"resourceType": "Deployment", "resourceName": "virt-api", "type": "json", "patch": '[{"op":"no"}]'}
@@ -195,6 +202,7 @@ async def test_pools_that_cannot_be_told_apart_leave_what_is_installed(fleet: Ho
     assert await fleet.daemon_sets() == ["virt-handler"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", ["the same", "another"])
 async def test_deleting_the_kubevirt_object_takes_everything_away(fleet: Hollow, operator: str) -> None:
     """Also by an operator that has never seen the object as it was before."""
@@ -215,6 +223,7 @@ async def test_deleting_the_kubevirt_object_takes_everything_away(fleet: Hollow,
     assert len(await fleet.api.list(NODES)) == 3
 
 
+@pytest.mark.slow
 async def test_vms_block_the_uninstall_where_that_is_asked_for(fleet: Hollow) -> None:
     await fleet.install(uninstallStrategy="BlockUninstallIfWorkloadsExist")
     vmi = {"metadata": {"name": "vm", "namespace": "default"}, "spec": {"domain": {"devices": {}}}}
@@ -236,6 +245,7 @@ async def test_vms_block_the_uninstall_where_that_is_asked_for(fleet: Hollow) ->
     await fleet.until(gone, 40.0)
 
 
+@pytest.mark.slow
 async def test_a_finalizer_that_goes_while_the_operator_lets_go_is_not_put_back(
     fleet: Hollow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +284,7 @@ async def test_a_finalizer_that_goes_while_the_operator_lets_go_is_not_put_back(
     await fleet.until(answered)
 
 
+@pytest.mark.slow
 async def test_nodes_keep_nothing_of_an_installation_that_is_gone(fleet: Hollow) -> None:
     await fleet.install()
     ours = {
@@ -305,6 +316,7 @@ async def test_nodes_keep_nothing_of_an_installation_that_is_gone(fleet: Hollow)
     assert after["annotations"] == {**(before.get("annotations") or {}), "example.com/note": "x"}
 
 
+@pytest.mark.slow
 async def test_the_default_architecture_is_found_once_and_the_administrators_word_counts(
     fleet: Hollow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,6 +341,7 @@ async def test_the_default_architecture_is_found_once_and_the_administrators_wor
     await becomes("s390x")
 
 
+@pytest.mark.slow
 async def test_an_operator_that_cannot_read_what_is_stored_touches_nothing(fleet: Hollow) -> None:
     await fleet.install()
     await fleet.settled()
@@ -353,6 +366,7 @@ async def _stored_in(fleet: Hollow, name: str, version: str) -> bool:
     return version in (definition["status"].get("storedVersions") or ())
 
 
+@pytest.mark.slow
 async def test_the_common_instance_types_come_and_go_as_the_kubevirt_object_says(fleet: Hollow) -> None:
     """Somebody's own stay, what was there under a name of ours becomes ours, and changes are taken back."""
     await fleet.install(configuration={"commonInstancetypesDeployment": {"enabled": False}})

@@ -47,6 +47,7 @@ async def monitors(fleet: Hollow, *namespaces: str) -> list[dict[str, Any]]:
     return seen
 
 
+@pytest.mark.slow
 async def test_the_monitor_comes_with_the_kind_and_finds_the_metrics(fleet: Hollow) -> None:
     await fleet.install()
     await fleet.api.create(CRDS, DEFINITION)
@@ -65,6 +66,7 @@ async def test_the_monitor_comes_with_the_kind_and_finds_the_metrics(fleet: Holl
     await monitors(fleet, NAMESPACE)
 
 
+@pytest.mark.slow
 async def test_the_kind_may_go_and_come_back(fleet: Hollow) -> None:
     await fleet.api.create(CRDS, DEFINITION)
     await fleet.install()
@@ -77,6 +79,7 @@ async def test_the_kind_may_go_and_come_back(fleet: Hollow) -> None:
     await monitors(fleet, NAMESPACE)
 
 
+@pytest.mark.slow
 async def test_the_monitor_follows_its_namespace_and_prometheus_may_look(fleet: Hollow) -> None:
     for name in ("monitoring", "watched"):
         await fleet.api.create(NAMESPACES, {"metadata": {"name": name}})
@@ -105,6 +108,7 @@ async def test_a_namespace_that_is_not_there_is_told_and_vms_are_served(fleet: H
     assert (await fleet.condition("Available"))["reason"] == "AllComponentsReady"
 
 
+@pytest.mark.slow
 async def test_the_monitor_goes_with_the_installation(fleet: Hollow) -> None:
     await fleet.api.create(NAMESPACES, {"metadata": {"name": "monitoring"}})
     await fleet.api.create(CRDS, DEFINITION)

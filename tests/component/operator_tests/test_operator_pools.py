@@ -36,6 +36,7 @@ def status_of(kubevirt: Obj, name: str) -> Obj:
     return next(p for p in kubevirt["status"]["virtHandlerPools"] if p["name"] == name)
 
 
+@pytest.mark.slow
 async def test_a_pool_gets_its_nodes_with_its_images(fleet: Hollow) -> None:
     await fleet.install(configuration=GATES)
     await fleet.label("node2", megaslop="true")
@@ -72,6 +73,7 @@ async def test_the_status_counts_nodes_handlers_and_vms_of_a_pool(fleet: Hollow)
     assert status_of(kubevirt, "none")["conditions"][0]["reason"] == "NoNodes"
 
 
+@pytest.mark.slow
 async def test_switching_the_gate_off_takes_pools_away_and_says_so(fleet: Hollow) -> None:
     await fleet.label("node0", gpu="true")
     await fleet.install(configuration=GATES, virtHandlerPools=[pool("gpu", gpu="true")])
@@ -100,6 +102,7 @@ async def test_both_kinds_of_pools_share_the_nodes(fleet: Hollow) -> None:
     }
 
 
+@pytest.mark.slow
 async def test_pools_and_labels_change_at_random_and_no_node_ever_has_two_handlers(tmp_path: Path) -> None:
     dice = random.Random(7)
     async with hollow(tmp_path, nodes=5) as fleet:
@@ -123,6 +126,7 @@ async def test_pools_and_labels_change_at_random_and_no_node_ever_has_two_handle
         assert fleet.tower.doubles == []
 
 
+@pytest.mark.slow
 async def test_a_new_image_rolls_out_by_canary_and_stops_when_the_canary_fails(tmp_path: Path) -> None:
     async with hollow(tmp_path, nodes=5) as fleet:
         await fleet.install()
@@ -143,6 +147,7 @@ async def test_a_new_image_rolls_out_by_canary_and_stops_when_the_canary_fails(t
         await fleet.until(rolled)
 
 
+@pytest.mark.slow
 async def test_a_restart_by_kubectl_replaces_every_handler(fleet: Hollow) -> None:
     await fleet.install()
     before = set(fleet.tower.handlers().values())
@@ -156,6 +161,7 @@ async def test_a_restart_by_kubectl_replaces_every_handler(fleet: Hollow) -> Non
     await fleet.settled()
 
 
+@pytest.mark.slow
 async def test_handlers_of_different_versions_make_the_installation_degraded(fleet: Hollow) -> None:
     await fleet.label("node0", gpu="true")
     await fleet.install(configuration=GATES, virtHandlerPools=[pool("gpu", gpu="true")])
@@ -170,6 +176,7 @@ async def test_handlers_of_different_versions_make_the_installation_degraded(fle
     await fleet.until(told)
 
 
+@pytest.mark.slow
 async def test_the_primary_is_narrowed_before_a_pool_takes_its_nodes(fleet: Hollow) -> None:
     """Seen from the DaemonSets themselves, in the order of their commits."""
     await fleet.label("node0", gpu="true")

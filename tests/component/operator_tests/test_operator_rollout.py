@@ -44,6 +44,7 @@ async def told(fleet: Hollow) -> dict[str, str]:
     return {c["type"]: c["status"] for c in (await fleet.kubevirt())["status"]["conditions"]}
 
 
+@pytest.mark.slow
 async def test_a_tag_that_cannot_be_pulled_costs_no_node_its_handler(fleet: Hollow) -> None:
     """virt-api does not come up with it, so no handler is touched."""
     await fleet.install()
@@ -60,6 +61,7 @@ async def test_a_tag_that_cannot_be_pulled_costs_no_node_its_handler(fleet: Holl
     assert fleet.tower.handlers() == before
 
 
+@pytest.mark.slow
 async def test_handlers_are_not_touched_before_the_control_plane_is_new(fleet: Hollow) -> None:
     await fleet.install()
     before = dict(fleet.tower.handlers())
@@ -82,6 +84,7 @@ async def test_handlers_are_not_touched_before_the_control_plane_is_new(fleet: H
     assert not fleet.tower.unproven
 
 
+@pytest.mark.slow
 async def test_a_new_pool_whose_image_cannot_be_pulled_takes_no_handler_away(fleet: Hollow) -> None:
     await fleet.label("node1", slop="true")
     await fleet.install(configuration=GATES)
@@ -100,6 +103,7 @@ async def test_a_new_pool_whose_image_cannot_be_pulled_takes_no_handler_away(fle
     assert not await proofs(fleet) and not fleet.tower.unproven
 
 
+@pytest.mark.slow
 async def test_a_node_that_is_labelled_into_a_broken_pool_keeps_its_handler(fleet: Hollow) -> None:
     await fleet.install(configuration=GATES, virtHandlerPools=[pool("slop", BAD, slop="true")])
     before = dict(fleet.tower.handlers())
@@ -118,6 +122,7 @@ async def test_a_node_that_is_labelled_into_a_broken_pool_keeps_its_handler(flee
     assert (await fleet.owners())["node1"] == "virt-handler-slop"
 
 
+@pytest.mark.slow
 async def test_a_pool_is_not_taken_away_before_the_primarys_images_are_proven_on_its_nodes(fleet: Hollow) -> None:
     """The primary's launcher was never on that node, and its registry is away by now."""
     await fleet.label("node1", slop="true")
@@ -137,6 +142,7 @@ async def test_a_pool_is_not_taken_away_before_the_primarys_images_are_proven_on
     await at_rest(fleet, nodes=3)
 
 
+@pytest.mark.slow
 async def test_a_killed_operator_finds_its_proofs_again(fleet: Hollow) -> None:
     await fleet.label("node1", slop="true")
     await fleet.install(configuration=GATES)
@@ -152,6 +158,7 @@ async def test_a_killed_operator_finds_its_proofs_again(fleet: Hollow) -> None:
     await fleet.settled()
 
 
+@pytest.mark.slow
 async def test_there_is_one_canary_in_all_pools_together(tmp_path: Path) -> None:
     async with hollow(tmp_path, nodes=6) as fleet:
         for i in range(6):
@@ -173,6 +180,7 @@ async def test_there_is_one_canary_in_all_pools_together(tmp_path: Path) -> None
         assert sum(pod not in before.values() for pod in fleet.tower.handlers().values()) == 1, "only it was replaced"
 
 
+@pytest.mark.slow
 async def test_a_node_that_is_down_is_named_and_holds_nobody_up(fleet: Hollow) -> None:
     await fleet.install()
     await fleet.settled()
@@ -221,6 +229,7 @@ async def test_pools_images_and_labels_change_at_random_and_no_handler_goes_befo
         assert fleet.tower.unproven == []
 
 
+@pytest.mark.slow
 async def test_a_node_that_leaves_its_pool_keeps_its_handler_until_the_primarys_is_proven(fleet: Hollow) -> None:
     await fleet.label("node1", slop="true")
     await fleet.install(configuration=GATES, virtHandlerPools=[pool("slop", slop="true")])
@@ -254,6 +263,7 @@ async def at_rest(fleet: Hollow, nodes: int = 5) -> None:
     await fleet.until(check)
 
 
+@pytest.mark.slow
 async def test_somebody_stands_in_for_each_handler_while_it_is_replaced(tmp_path: Path) -> None:
     """At every commit each node has a handler that has come up: its own, or one that stands in."""
     async with hollow(tmp_path) as cluster:
@@ -282,6 +292,7 @@ async def test_somebody_stands_in_for_each_handler_while_it_is_replaced(tmp_path
         assert not gaps
 
 
+@pytest.mark.slow
 async def test_who_stands_in_stays_until_the_next_handler_has_come_however_late_that_is(tmp_path: Path) -> None:
     async with hollow(tmp_path) as cluster:
         await cluster.install(configuration=GATES)
@@ -306,6 +317,7 @@ async def test_who_stands_in_stays_until_the_next_handler_has_come_however_late_
         await cluster.until(lambda: _no_stand_ins(cluster))
 
 
+@pytest.mark.slow
 async def test_a_handler_that_does_not_come_up_costs_no_node_its_handler(tmp_path: Path) -> None:
     async with hollow(tmp_path) as cluster:
         await cluster.install()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -82,6 +83,7 @@ def mutated() -> st.SearchStrategy[dict[str, Any]]:
     return mutations(*SEEDS)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(1500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(mutated())
 def test_mutated_vmis_are_answered(obj: dict[str, Any]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from source import modules
 
 KNOWN = {"handler/pods/files.py": "kubernetes.io~", "handler/pods/process.py": "/proc/"}
 
 
+@pytest.mark.slow
 def test_only_two_modules_of_the_handler_know_how_to_reach_into_a_pod() -> None:
     """Nobody else puts such a path together."""
     found = {

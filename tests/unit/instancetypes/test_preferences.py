@@ -102,6 +102,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, 
         yield path, value
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(TEMPLATES, PREFERENCES)
 def test_the_vms_own_words_stay_and_twice_is_once(template: dict[str, Any], preference: dict[str, Any]) -> None:

@@ -266,6 +266,7 @@ def test_the_status_is_managed_through_its_subresource_only() -> None:
     assert managers(kept) == {"agent": {".status.ready"}, "editor": {".spec.replicas"}}
 
 
+@pytest.mark.slow
 def test_many_updaters_become_one_and_many_appliers_are_refused() -> None:
     live = applied({}, {"labels": {}})
     for number in range(30):

@@ -114,6 +114,7 @@ def test_render_pod_prints_the_launcher_pod_with_the_pools_image(files: Path) ->
     assert pod["metadata"]["annotations"]["kubevirt.io/handler-pool"] == "megaslop"
 
 
+@pytest.mark.slow
 def test_render_operator_prints_every_object(files: Path) -> None:
     text = run("render", "operator", "--kubevirt", files / "kv.yaml").stdout
     found = [(obj["kind"], obj["metadata"]["name"]) for obj in yaml.safe_load_all(text)]

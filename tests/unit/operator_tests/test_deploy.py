@@ -66,6 +66,7 @@ def test_the_files_in_the_repository_are_those_that_the_code_makes() -> None:
         assert (DEPLOY / path).read_text() == text, f"deploy/{path} is old: make manifests"
 
 
+@pytest.mark.slow
 def test_the_kustomization_is_the_manifest() -> None:
     assert by_name(run(str(BIN / "kubectl"), "kustomize", str(DEPLOY))) == by_name(manifest.objects())
 
@@ -84,6 +85,7 @@ def test_values_reach_the_operator_and_the_kubevirt_object(tmp_path: Path) -> No
     assert made == by_name([*manifest.objects(Installation(wanted)), wanted])
 
 
+@pytest.mark.slow
 @needs_helm
 def test_network_policies_are_there_on_request(tmp_path: Path) -> None:
     policies = by_name(manifests.network_policies())

@@ -97,6 +97,7 @@ def test_the_page_shows_what_the_command_says(command: str) -> None:
         assert " ".join(line.split()) in shown
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("block", marked(__file__), ids=str)
 def test_a_block_prints_what_the_page_shows(block: Block, tmp_path: Path) -> None:
