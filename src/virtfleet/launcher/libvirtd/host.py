@@ -14,6 +14,7 @@ from virtfleet.domain.context import Host
 
 _FIRMWARE_ROOT = Path("/usr/share")
 _PROCESSES = Path("/proc")
+_NUMBERS = re.compile(r"^NSpid:\t(\d+)\t1$", re.MULTILINE)
 _MACHINE = re.compile(r"<machine\b[^>]*>([^<]+)</machine>")
 
 
@@ -38,13 +39,15 @@ def process(names: tuple[str, ...], root: Path = _PROCESSES) -> int | None:
     return None
 
 
-def end_container(names: tuple[str, ...], root: Path = _PROCESSES) -> bool:
-    """Ask a container's first process to end, as libvirt does; whether there is one. Its parent has these names."""
-    controller = process(names, root)
-    if controller is None:
-        return False
-    with suppress(OSError):  # it has ended
-        for first in (root / f"{controller}/task/{controller}/children").read_text().split():
-            os.kill(int(first), signal.SIGTERM)
-            return True
+def end_container(root: Path = _PROCESSES) -> bool:
+    """Ask a container's first process to end, as libvirt does; whether there is one.
+
+    A container's processes have numbers of their own beside those that the launcher sees, and it is their number one.
+    """
+    for status in root.glob("[0-9]*/status"):
+        with suppress(OSError):  # it has ended
+            numbers = _NUMBERS.search(status.read_text(errors="replace"))
+            if numbers is not None:
+                os.kill(int(numbers[1]), signal.SIGTERM)
+                return True
     return False

@@ -474,5 +474,5 @@ def _ask_to_shut_down(of: Descriptor, domain: libvirt.virDomain) -> None:
         in_a_known_way(domain.shutdownFlags, _WAYS_DOWN)
     except libvirt.libvirtError:
         # libvirt hears only once which process is a container's first, and may miss it: then it never knows.
-        if not of.container or not host.end_container(of.processes):
+        if not of.container or not host.end_container():
             raise
