@@ -11,6 +11,7 @@ from pathlib import Path
 import libvirt
 
 from virtfleet.domain.context import Host
+from virtfleet.hypervisors.base import Descriptor
 
 _FIRMWARE_ROOT = Path("/usr/share")
 _PROCESSES = Path("/proc")
@@ -37,6 +38,11 @@ def process(names: tuple[str, ...], root: Path = _PROCESSES) -> int | None:
             if comm.read_text(errors="replace").startswith(names):
                 return int(comm.parent.name)
     return None
+
+
+def container_ended(of: Descriptor, root: Path = _PROCESSES) -> bool:
+    """Whether the guest is a container whose process is no more."""
+    return of.container and bool(of.processes) and process(of.processes, root) is None
 
 
 def end_container(root: Path = _PROCESSES) -> bool:

@@ -357,6 +357,14 @@ class Guest:
             except Failure as error:  # the daemon is away; we look again when it is back
                 logger.warning("the domain's state is not known: %s", error)
 
+    async def _present(self) -> m.DomainState:
+        """What libvirt says, unless that is long over: it may miss all that becomes of a container, its end as well."""
+        before = host.container_ended(self._hypervisor.descriptor)
+        present = await self._domain.run(lambda connection: states.present(connection, self._domain.name))
+        if before and not present.status.ended:
+            return m.DomainState(m.Status.SHUTOFF, "Shutdown", present.name, present.uuid)
+        return present
+
     async def _look(self) -> None:
         """See what the domain does now, and tell everybody if that is news."""
         async with self._looking:
@@ -365,7 +373,7 @@ class Guest:
             # Before libvirt has said that the start went well, a domain may be seen that never comes to run.
             present = m.DomainState()
             if self._started:
-                present = await self._domain.run(lambda connection: states.present(connection, self._domain.name))
+                present = await self._present()
             state = msgspec.structs.replace(
                 self._departures.seen(present) if self._started else present,
                 frozen=self._operations.frozen(present.agent),
