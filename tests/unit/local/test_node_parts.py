@@ -13,7 +13,7 @@ import pytest
 from virtfleet.kube.confined import read_inside
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
-from virtfleet.local.node import logfiles, projections, resizing, services
+from virtfleet.local.node import projections, resizing, server, services
 from virtfleet.local.node.environment import Facts, declared, expand, field, resource
 from virtfleet.local.node.execution import outcome
 from virtfleet.local.node.images import ImageError, ImageStore, canonical
@@ -231,12 +231,12 @@ def test_hosts_and_resolv_conf_say_who_and_where_the_pod_is() -> None:
 def test_log_entries_are_read_joined_and_cut_from_the_end(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(b"".join(b"2024-05-06T07:08:09.123456789+00:00 stdout F line %d\n" % n for n in range(5000)))
-    tail, size = logfiles.last_lines(path, 2)
-    assert [logfiles.parse(raw).text for raw in tail] == [b"line 4998", b"line 4999"]  # type: ignore[union-attr]
+    tail, size = server.last_lines(path, 2)
+    assert [server.parse(raw).text for raw in tail] == [b"line 4998", b"line 4999"]  # type: ignore[union-attr]
     assert size == path.stat().st_size
-    partial = logfiles.parse(b"2024-05-06T07:08:09.1Z stderr P half")
+    partial = server.parse(b"2024-05-06T07:08:09.1Z stderr P half")
     assert partial and partial.render(False) == b"half" and partial.moment() == pytest.approx(1714979289.1)
-    assert logfiles.parse(b"torn") is None
+    assert server.parse(b"torn") is None
 
 
 def test_the_error_channel_carries_the_exit_code() -> None:

@@ -166,7 +166,7 @@ class ImageStore:
         """
         trees = self.trees(image)
         return {
-            target: [*(str(part) for tree in trees if _filled(part := tree / target[1:])), source]
+            target: [*(str(part) for tree in trees if any((part := tree / target[1:]).glob("*"))), source]
             for target, source in (self._underlays.items() if image.on_host else ())
         }
 
@@ -231,10 +231,6 @@ def _copy(source: Path, tree: Path, target: str) -> None:
         shutil.copy2(source, destination)
     else:
         raise ImageError(f"{source}: no such file or directory to add to the image")
-
-
-def _filled(path: Path) -> bool:
-    return path.is_dir() and any(os.scandir(path))
 
 
 def _size(tree: Path) -> int:

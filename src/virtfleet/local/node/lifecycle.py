@@ -7,7 +7,7 @@ Whoever ends is run again as the restart policy says, after a pause that doubles
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from virtfleet.local.node.containers import Container
 
 FIRST_BACKOFF, LAST_BACKOFF = 10.0, 300.0
 LONG_RUN = 600.0  # a container that ran this long begins with no back-off again
+_PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 
 
 class Why(NamedTuple):
@@ -70,6 +71,25 @@ def lasting(pod: Obj) -> list[Obj]:
     return [*sidecars(pod), *pod["spec"]["containers"]]
 
 
+def unserved(pod: Obj) -> str:
+    """What the pod asks of a Kubernetes node and not of this one, as a message: it fails at once. "" for nothing."""
+    fields = list(_fields(pod["spec"]))
+    return f"the local cluster has nothing for {', '.join(fields)}; leave that out" if fields else ""
+
+
+def _fields(spec: Obj) -> Iterator[str]:
+    if spec.get("shareProcessNamespace"):
+        yield "spec.shareProcessNamespace"
+    for kind in ("initContainers", "containers"):
+        for number, container in enumerate(spec.get(kind) or ()):
+            at = f"spec.{kind}[{number}]"
+            if container.get("restartPolicy") and not (kind == "initContainers" and is_sidecar(container)):
+                yield f"{at}.restartPolicy"
+            if container.get("lifecycle"):
+                yield f"{at}.lifecycle"
+            yield from (f"{at}.{probe}.grpc" for probe in _PROBES if "grpc" in (container.get(probe) or {}))
+
+
 def plan(pod: Obj, seen: Mapping[str, Seen], now: float) -> Plan:
     result = Plan()
     policy = pod["spec"].get("restartPolicy") or "Always"
@@ -90,11 +110,6 @@ def plan(pod: Obj, seen: Mapping[str, Seen], now: float) -> Plan:
     over = [_keep(c, seen[c["name"]], policy, now, result) for c in pod["spec"]["containers"]]
     result.done = all(over)
     return result
-
-
-def is_through(container: Obj, view: Seen) -> bool:
-    """Whether the next one may begin after this init container."""
-    return view.started if is_sidecar(container) else has_succeeded(view)
 
 
 def has_succeeded(view: Seen) -> bool:

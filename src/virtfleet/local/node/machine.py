@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from virtfleet.local.node.bundle import Device, HostFacts
 from virtfleet.local.node.cgroups import ROOT
-from virtfleet.local.node.security import bounding_set
+from virtfleet.local.node.security import ConfigError, bounding_set
 
 # Not devices but mounts and links, which every container has of its own.
 _NOT_NODES = {"/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/console", "/dev/fd"}
@@ -33,12 +34,25 @@ def memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def device_node(path: str, target: str, access: str = "rwm") -> Device:
+    """A device node of this machine as a container gets it at `target`."""
+    try:
+        info = os.stat(path)
+    except OSError as error:
+        raise ConfigError(f"device {path}: {error.strerror}") from None
+    if not (stat.S_ISBLK(info.st_mode) or stat.S_ISCHR(info.st_mode)):
+        raise ConfigError(f"{path} is not a device node")
+    kind, major, minor = "b" if stat.S_ISBLK(info.st_mode) else "c", os.major(info.st_rdev), os.minor(info.st_rdev)
+    return Device(target, kind, major, minor, stat.S_IMODE(info.st_mode), info.st_uid, info.st_gid, access)
+
+
 def _devices() -> list[Device]:
     devices = []
     for directory, names, files in os.walk("/dev"):
         names[:] = [name for name in names if os.path.join(directory, name) not in _NOT_NODES]
-        for path in sorted({os.path.join(directory, name) for name in files} - _NOT_NODES):
-            info = os.lstat(path)
-            if stat.S_ISBLK(info.st_mode) or stat.S_ISCHR(info.st_mode):
-                devices.append(Device.of(path, info))
+        paths = sorted({os.path.join(directory, name) for name in files} - _NOT_NODES)
+        for path in paths:
+            if not os.path.islink(path):
+                with suppress(ConfigError):  # a socket, say
+                    devices.append(device_node(path, path))
     return devices

@@ -9,6 +9,7 @@ import platform
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -73,10 +74,9 @@ def _conditions(old: Obj, now: float) -> list[Obj]:
 
 
 def _read(path: str) -> str:
-    try:
+    with suppress(OSError):
         return Path(path).read_text().strip()
-    except OSError:
-        return ""
+    return ""
 
 
 class NodeObject:
@@ -106,9 +106,8 @@ class NodeObject:
         await self._surely(self._register, "the node is not registered yet")
 
     async def _register(self) -> None:
-        """Make the Node object, or bring to an existing one what is new in the nodes file."""
         described = {DESCRIBED: msgspec.json.encode(self._spec).decode()}
-        node = {
+        node: Obj = {
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {"name": self._spec.name, "labels": labels(self._spec), "annotations": described},
@@ -117,10 +116,7 @@ class NodeObject:
         with ignoring(is_already_exists):
             await self._api.create(NODES, node)
             return
-        await self._describe_anew(described)
-
-    async def _describe_anew(self, described: Mapping[str, str]) -> None:
-        """Labels and taints of the file where it changed. What people did to the node since then stays."""
+        # It is there: labels and taints of the nodes file where that changed. What people did to the node stays.
         node = await self._api.get(NODES, self._spec.name)
         meta = node["metadata"]
         known = (meta.get("annotations") or {}).get(DESCRIBED)
@@ -200,11 +196,9 @@ class NodeObject:
                 pause = _RETRY
                 if is_not_found(error):  # somebody deleted the node under us
                     await self.register()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._changed.wait()
-            except TimeoutError:
-                continue
 
     async def _renewing(self) -> None:
         while True:

@@ -34,10 +34,8 @@ from virtfleet.local.node.podruns import PodRuns, described
 from virtfleet.local.node.podstatus import PodFacts
 from virtfleet.local.node.pulling import ImageUnavailable
 from virtfleet.local.node.runtime import RuntimeFailure, pidfd, remove_group
-from virtfleet.local.node.sandbox import NoAddress
 from virtfleet.local.node.security import ConfigError
 from virtfleet.local.node.succession import predecessor, succeeds
-from virtfleet.local.node.unserved import unserved
 from virtfleet.local.node.volumes import VolumeError
 from virtfleet.work.commands import CommandError
 from virtfleet.work.tasks import start
@@ -142,7 +140,7 @@ class PodWorker:
     async def _refused(self) -> bool:
         """Whether the node cannot do what the pod asks for, or cannot give it its devices."""
         try:
-            if why := unserved(self.pod):
+            if why := lifecycle.unserved(self.pod):
                 raise AdmissionRefused(why)
             await self._node.devices.admit(self.pod)
         except AdmissionRefused as refusal:
@@ -190,8 +188,7 @@ class PodWorker:
         node = self._node
         try:
             if self._ground is None:
-                before = await predecessor(node.api, self.pod)
-                sandbox = await node.sandboxes.ensure(self.pod, node.layout.node, time.time(), before)
+                sandbox = await node.sandboxes.ensure(self.pod, await predecessor(node.api, self.pod))
                 places = await node.volumes.make(self.pod, node.facts(sandbox), self.woken.set)
                 self._ground = Ground(sandbox, places)
                 self._refreshed = time.time()
@@ -211,7 +208,7 @@ class PodWorker:
         except VolumeError as error:
             self._warn("FailedMount", str(error))
             return _RETRY
-        except (CommandError, NoAddress, RuntimeFailure, OSError) as error:
+        except (CommandError, RuntimeFailure, OSError) as error:
             self._warn("FailedCreatePodSandBox", f"Failed to create pod sandbox: {error}")
             return _RETRY
         return None
@@ -294,7 +291,7 @@ class PodWorker:
         """Give containers that run what their spec asks for by now; whether that has to wait, which is told."""
         self._pending = None
         for container, run in resizing.due(self.pod, self.runs.latest):
-            self._pending = resizing.shortage(self.pod, self._node.pods(), self._node.allocatable())
+            self._pending = resizing.shortage(self.pod, self._node.pods(), self._node.object.allocatable())
             if self._pending:
                 return self._pending.reason == resizing.DEFERRED
             before, run.resources = run.resources, resizing.amounts(container)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import base64
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from virtfleet.kube import certificates
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.errors import ignoring, is_not_found
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.node.security import ConfigError
 
@@ -31,14 +31,11 @@ class File:
 Files = dict[str, File]  # by path in the volume
 
 
-async def object_of(api: KubeApi, pod: Obj, res: Resource, name: str, source: Obj) -> Obj | None:
-    """An object beside the pod that a source refers to; None where it is absent and may be so."""
-    try:
-        return {**await api.get(res, name, pod["metadata"]["namespace"]), "kind": res.kind}
-    except ApiError as error:
-        if is_not_found(error) and source.get("optional"):
-            return None
-        raise
+async def object_of(api: KubeApi, pod: Obj, res: Resource, name: str, source: Obj) -> Obj:
+    """An object beside the pod that a source refers to; an empty one where it is absent and may be so."""
+    with ignoring(lambda error: is_not_found(error) and bool(source.get("optional"))):
+        return await api.get(res, name, pod["metadata"]["namespace"])
+    return {}
 
 
 def values_of(obj: Obj) -> dict[str, bytes]:
@@ -49,9 +46,9 @@ def values_of(obj: Obj) -> dict[str, bytes]:
     return text | {key: base64.b64decode(value) for key, value in (obj.get("binaryData") or {}).items()}
 
 
-def keyed(obj: Obj | None, source: Obj, default_mode: int) -> Files:
+def keyed(obj: Obj, source: Obj, default_mode: int) -> Files:
     """The files of a configMap or secret source: all keys, or the items it names."""
-    values = values_of(obj or {})
+    values = values_of(obj)
     items = source.get("items")
     if not items:
         return {key: File(value, default_mode) for key, value in values.items()}
@@ -81,23 +78,11 @@ def write(directory: Path, files: Mapping[str, File], group: int | None = None) 
         path.chmod(file.mode | (0o040 if group is not None else 0))
         if group is not None:
             os.chown(path, -1, group)
-    _switch(directory / "..data", version.name)
     wanted = {name.partition("/")[0] for name in files}
-    for name in wanted:
-        if not (directory / name).is_symlink():
-            _switch(directory / name, f"..data/{name}")
+    certificates.show(directory, version, wanted)
     for entry in list(directory.iterdir()):
-        if entry.name.startswith("..") and entry.name not in ("..data", version.name):
-            shutil.rmtree(entry, ignore_errors=True)
-        elif not entry.name.startswith("..") and entry.name not in wanted:
+        if not entry.name.startswith("..") and entry.name not in wanted:
             entry.unlink()
-
-
-def _switch(link: Path, target: str) -> None:
-    temporary = link.with_name(f"..{link.name}.new")
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(target)
-    os.replace(temporary, link)
 
 
 def _holds(version: Path, files: Mapping[str, File]) -> bool:

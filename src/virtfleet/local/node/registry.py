@@ -8,7 +8,6 @@ import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -56,7 +55,7 @@ async def _bring(store: ImageStore, source: str, name: str, origin: str, progres
         blobs = scratch / "blobs"
         await _copy(source, blobs, progress)
         manifest = orjson.loads((blobs / "manifest.json").read_bytes())
-        config = orjson.loads(_blob(blobs, manifest["config"]["digest"]).read_bytes())
+        config = orjson.loads(_blob(blobs, manifest["config"]["digest"]).read_bytes()).get("config") or {}
         layers: list[str] = []
         for layer in manifest["layers"]:
             layer_name = layer["digest"].partition(":")[2][:16]
@@ -67,23 +66,20 @@ async def _bring(store: ImageStore, source: str, name: str, origin: str, progres
                 await _unpack(_blob(blobs, layer["digest"]), tree)
                 store.add_layer(tree, layer_name)
             layers.insert(0, layer_name)
-        return store.put(_image(name, origin, layers, config.get("config") or {}, manifest))
-
-
-def _image(name: str, origin: str, layers: list[str], config: dict[str, Any], manifest: dict[str, Any]) -> Image:
-    return Image(
-        name=canonical(name),
-        layers=tuple(layers),
-        env=tuple(config.get("Env") or ()),
-        entrypoint=tuple(config.get("Entrypoint") or ()),
-        command=tuple(config.get("Cmd") or ()),
-        user=config.get("User") or "",
-        workdir=config.get("WorkingDir") or "/",
-        stop_signal=config.get("StopSignal") or "",
-        size=sum(layer["size"] for layer in manifest["layers"]),
-        digest=name.partition("@")[2],
-        origin=origin,
-    )
+        image = Image(
+            name=canonical(name),
+            layers=tuple(layers),
+            env=tuple(config.get("Env") or ()),
+            entrypoint=tuple(config.get("Entrypoint") or ()),
+            command=tuple(config.get("Cmd") or ()),
+            user=config.get("User") or "",
+            workdir=config.get("WorkingDir") or "/",
+            stop_signal=config.get("StopSignal") or "",
+            size=sum(layer["size"] for layer in manifest["layers"]),
+            digest=name.partition("@")[2],
+            origin=origin,
+        )
+        return store.put(image)
 
 
 def _blob(blobs: Path, digest: str) -> Path:

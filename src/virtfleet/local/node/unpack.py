@@ -28,18 +28,10 @@ def unpack(archive: tarfile.TarFile) -> None:
             os.mknod(os.path.join(parent, name[len(_WHITEOUT) :]), stat.S_IFCHR, os.makedev(0, 0))
         else:
             archive.extract(member, "/", numeric_owner=True)
-            _restore_attributes(member)
-
-
-def _restore_attributes(member: tarfile.TarInfo) -> None:
-    """File capabilities travel as PAX records, which tarfile leaves alone."""
-    for key, value in member.pax_headers.items():
-        if key == "SCHILY.xattr.security.capability":
-            os.setxattr(
-                "/" + member.name.lstrip("/"),
-                key.removeprefix("SCHILY.xattr."),
-                value.encode("utf-8", "surrogateescape"),
-            )
+            # File capabilities travel as PAX records, which tarfile leaves alone.
+            if attribute := member.pax_headers.get("SCHILY.xattr.security.capability"):
+                path = os.path.join(parent, name)
+                os.setxattr(path, "security.capability", attribute.encode("utf-8", "surrogateescape"))
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import asyncio
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from virtfleet.api import times
 from virtfleet.api.quantity import Quantity
 from virtfleet.kube.api import KubeApi
+from virtfleet.kube.confined import make_dirs_inside, opened
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import (
     CONFIG_MAPS,
@@ -28,7 +29,8 @@ from virtfleet.kube.resource import (
     Obj,
 )
 from virtfleet.local.node import loops, mounts, projections
-from virtfleet.local.node.environment import Facts, learned
+from virtfleet.local.node.bundle import Mount
+from virtfleet.local.node.environment import Facts, expand, learned
 from virtfleet.local.node.images import ImageStore
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.projections import File, Files
@@ -38,11 +40,11 @@ from virtfleet.local.node.security import ConfigError
 _DEFAULT_MODE = 0o644
 _TOKEN_LIFETIME = 3600
 _TOKEN_RENEWAL = 0.8  # of its lifetime
+_PROPAGATION = {"None": "rprivate", "HostToContainer": "rslave", "Bidirectional": "rshared"}
+_ALWAYS_READ_ONLY = {"configMap", "secret", "projected", "downwardAPI", "image"}
 _HOST_PATH_TESTS: dict[str, tuple[Callable[[int], bool], str]] = {
     "Directory": (stat.S_ISDIR, "a directory"),
-    "DirectoryOrCreate": (stat.S_ISDIR, "a directory"),
     "File": (stat.S_ISREG, "a file"),
-    "FileOrCreate": (stat.S_ISREG, "a file"),
     "Socket": (stat.S_ISSOCK, "a socket file"),
     "CharDevice": (stat.S_ISCHR, "a character device"),
     "BlockDevice": (stat.S_ISBLK, "a block device"),
@@ -68,20 +70,16 @@ class Volumes:
         places: dict[str, Path] = {}
         for volume in pod["spec"].get("volumes") or ():
             try:
-                if "image" in volume:
-                    places[volume["name"]] = self._image(pod, volume["name"], volume["image"], wake)
-                else:
-                    places[volume["name"]] = await self._make_one(pod, volume, facts)
+                places[volume["name"]] = await self._make_one(pod, volume, facts, wake)
             except (OSError, ApiError, ConfigError) as error:
-                reason = error.message if isinstance(error, ApiError) else str(error)
-                raise VolumeError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {reason}') from error
+                raise VolumeError(f'MountVolume.SetUp failed for volume "{volume["name"]}" : {error}') from error
         return places
 
     async def refresh(self, pod: Obj, facts: Facts) -> None:
         """Bring the files that come from API objects up to date."""
         for volume in pod["spec"].get("volumes") or ():
-            if volume.keys() & {"configMap", "secret", "projected", "downwardAPI"}:
-                await self._make_one(pod, volume, facts)
+            if volume.keys() & _PROJECTING.keys():
+                await self._make_one(pod, volume, facts, lambda: None)
 
     def over_limit(self, pod: Obj) -> str:
         """The first emptyDir on disk that holds more than its sizeLimit allows, as Kubernetes words it; "" for none."""
@@ -98,26 +96,27 @@ class Volumes:
         mounts.remove_tree(self._layout.kubelet / "pods" / uid)
         self._tokens = {key: value for key, value in self._tokens.items() if key[0] != uid}
 
-    async def _make_one(self, pod: Obj, volume: Obj, facts: Facts) -> Path:
-        name = volume["name"]
-        if "hostPath" in volume:
-            return _host_path(self._layout.host_path(volume["hostPath"]["path"]), volume["hostPath"].get("type") or "")
-        if "persistentVolumeClaim" in volume:
-            return await self._claim(pod, name, volume["persistentVolumeClaim"]["claimName"])
-        if "emptyDir" in volume:
-            return self._empty_dir(pod, name, volume["emptyDir"] or {})
-        for kind, plugin in _PROJECTING.items():
-            if kind in volume:
-                place = self._place(pod, plugin, name)
-                if kind in ("secret", "projected"):  # never on disk
-                    _ensure_tmpfs(place, "mode=755")
-                place.mkdir(parents=True, exist_ok=True)
-                source = volume[kind] or {}
-                mode = source["defaultMode"] if source.get("defaultMode") is not None else _DEFAULT_MODE
-                files = await self._files(pod, name, kind, source, mode, facts)
-                projections.write(place, files, _fs_group(pod))
-                return place
-        raise ConfigError(f"this node has no volumes of type {', '.join(k for k in volume if k != 'name')}")
+    async def _make_one(self, pod: Obj, volume: Obj, facts: Facts, wake: Callable[[], None]) -> Path:
+        name, kind = volume["name"], next(key for key in volume if key != "name")
+        source = volume[kind] or {}
+        match kind:
+            case "hostPath":
+                return _host_path(self._layout.host_path(source["path"]), source.get("type") or "")
+            case "persistentVolumeClaim":
+                return await self._claim(pod, name, source["claimName"])
+            case "emptyDir":
+                return self._empty_dir(pod, name, source)
+            case "image":
+                return self._image(pod, name, source, wake)
+        if kind not in _PROJECTING:
+            raise ConfigError(f"this node has no volumes of type {kind}")
+        place = self._place(pod, _PROJECTING[kind], name)
+        if kind in ("secret", "projected"):  # never on disk
+            _ensure_tmpfs(place, "mode=755")
+        place.mkdir(parents=True, exist_ok=True)
+        mode = source["defaultMode"] if source.get("defaultMode") is not None else _DEFAULT_MODE
+        projections.write(place, await self._files(pod, name, kind, source, mode, facts), _fs_group(pod))
+        return place
 
     async def _files(self, pod: Obj, volume: str, kind: str, source: Obj, mode: int, facts: Facts) -> Files:
         """What one source puts into a volume."""
@@ -135,9 +134,8 @@ class Volumes:
                 return {source["path"]: File((await self._token(pod, volume, source)).encode(), mode)}
             case "projected":
                 files: Files = {}
-                for projection in source.get("sources") or ():
-                    for part, inner in projection.items():
-                        files |= await self._files(pod, volume, part, inner, mode, facts)
+                for part, inner in (each for projection in source.get("sources") or () for each in projection.items()):
+                    files |= await self._files(pod, volume, part, inner, mode, facts)
                 return files
         raise ConfigError(f"projected volumes have no source {kind} on this node")
 
@@ -222,10 +220,10 @@ def _host_path(path: Path, kind: str) -> Path:
         path.mkdir(parents=True, mode=0o755)
     if kind == "FileOrCreate" and not path.exists():
         path.touch(0o644)
-    if kind and not path.exists():
+    if not path.exists():
         raise ConfigError(f"hostPath type check failed: {path} does not exist")
-    test, wanted = _HOST_PATH_TESTS.get(kind, (bool, ""))
-    if kind and not test(path.stat().st_mode):
+    test, wanted = _HOST_PATH_TESTS.get(kind.removesuffix("OrCreate"), (bool, "anything"))
+    if not test(path.stat().st_mode):
         raise ConfigError(f"hostPath type check failed: {path} is not {wanted}")
     return path
 
@@ -263,3 +261,42 @@ def _own(path: Path, group: int | None) -> None:
         return
     os.chown(path, -1, group)
     path.chmod(path.stat().st_mode | 0o2070)
+
+
+def volume_mounts(
+    layout: Layout, pod: Obj, container: Obj, places: Mapping[str, Path], variables: Mapping[str, str]
+) -> list[Mount]:
+    """Sorted by depth, so that a mount inside another one's directory comes after it."""
+    sources = {volume["name"]: volume for volume in pod["spec"].get("volumes") or ()}
+    result = []
+    for number, wanted in enumerate(container.get("volumeMounts") or ()):
+        name, place = wanted["name"], places[wanted["name"]]
+        sub_path = expand(wanted["subPathExpr"], variables) if "subPathExpr" in wanted else wanted.get("subPath")
+        if sub_path:
+            place = _sub_path(layout, pod, container, place, sub_path, f"{name}/{number}")
+        result.append(
+            Mount(
+                str(place),
+                os.path.normpath(wanted["mountPath"]),
+                readonly=bool(wanted.get("readOnly")) or bool(_ALWAYS_READ_ONLY & sources[name].keys()),
+                propagation=_PROPAGATION[wanted.get("mountPropagation") or "None"],
+            )
+        )
+    return sorted(result, key=lambda mount: mount.destination.count("/"))
+
+
+def _sub_path(layout: Layout, pod: Obj, container: Obj, volume: Path, path: str, slot: str) -> Path:
+    """A part of a volume, pinned by a mount of its own: a container that swaps in a link afterwards gains nothing."""
+    if path.startswith("/") or ".." in path.split("/"):
+        raise ConfigError(f"subPath {path!r} must be relative and stay inside the volume")
+    pin: Path = layout.kubelet / "pods" / pod["metadata"]["uid"] / "volume-subpaths" / container["name"] / slot
+    mounts.unmount_below(pin)
+    pin.parent.mkdir(parents=True, exist_ok=True)
+    make_dirs_inside(volume, path, stat.S_IMODE(os.stat(volume).st_mode))  # as a kubelet does; what is there stays
+    with opened(volume, path, os.O_PATH) as fd:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            pin.mkdir(exist_ok=True)
+        else:
+            pin.touch()
+        mounts.bind(Path(f"/proc/self/fd/{fd}"), pin)
+    return pin
