@@ -66,11 +66,6 @@ def sidecars(pod: Obj) -> list[Obj]:
     return [container for container in init_containers(pod) if is_sidecar(container)]
 
 
-def lasting(pod: Obj) -> list[Obj]:
-    """The containers that run side by side when the pod is initialized."""
-    return [*sidecars(pod), *pod["spec"]["containers"]]
-
-
 def unserved(pod: Obj) -> str:
     """What the pod asks of a Kubernetes node and not of this one, as a message: it fails at once. "" for nothing."""
     fields = list(_fields(pod["spec"]))

@@ -82,8 +82,8 @@ class PodWorker:
 
     @property
     def network(self) -> str | None:
-        """The file that holds the pod's network; "" where it is the machine's, None where there is none."""
-        return self._ground.sandbox.namespaces.get("network", "") if self._ground else None
+        """The file that holds the pod's network, which may be the machine's; None where there is none."""
+        return self._ground.sandbox.namespaces.get("network", "/proc/thread-self/ns/net") if self._ground else None
 
     def stop(self) -> None:
         """Let the pod be; its containers go on."""
@@ -225,10 +225,8 @@ class PodWorker:
             self._warn("FailedCreatePodSandBox" if not self.runs.by_name else "FailedAttachNetwork", str(error))
             return None if self.runs.by_name else _RETRY
         if not said.items() <= (meta.get("annotations") or {}).items():
-            patch = {"metadata": {"uid": self.uid, "annotations": said}}
-            with ignoring(is_not_found, is_conflict):
-                # By the status, as Multus does it: no other part of the pod is an agent's business.
-                self._take(await node.api.patch(PODS, meta["name"], patch, meta["namespace"], subresource="status"))
+            # By the status, as Multus does it: no other part of the pod is an agent's business.
+            await self._write({"metadata": {"uid": self.uid, "annotations": said}})
         return None
 
     async def _start_planned(self, plan: Plan) -> float:
@@ -392,13 +390,12 @@ class PodWorker:
         status = podstatus.status(self.pod, self.runs.seen(self.pod), facts, time.time())
         if podstatus.is_part_of(status, self.pod.get("status") or {}):
             return
-        meta = self.pod["metadata"]
-        patch = {"metadata": {"uid": self.uid}, "status": status}
+        await self._write({"metadata": {"uid": self.uid}, "status": status})
+
+    async def _write(self, patch: Obj) -> None:
+        name, namespace, api = self.pod["metadata"]["name"], self.pod["metadata"]["namespace"], self._node.api
         with ignoring(is_not_found, is_conflict):  # it is gone, or another pod has its name
-            answer = await self._node.api.patch(
-                PODS, meta["name"], patch, meta["namespace"], how=Patch.STRATEGIC, subresource="status"
-            )
-            self._take(answer)
+            self._take(await api.patch(PODS, name, patch, namespace, how=Patch.STRATEGIC, subresource="status"))
 
     def _address(self) -> str:
         """Where probes reach the pod."""

@@ -31,7 +31,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 async def forward(request: web.Request, namespace: str, pod: str) -> web.StreamResponse:
-    """`namespace` is the file that holds the pod's network, or "" for the machine's; `pod` is said in errors."""
+    """`namespace` is the file that holds the pod's network; `pod` is said in errors."""
     socket = web.WebSocketResponse(protocols=(TUNNEL,), compress=False, max_msg_size=2 * spdy.LARGEST_DATA)
     if not socket.can_prepare(request).protocol:
         raise ApiError("BadRequest", f"port-forward needs a websocket with {TUNNEL}, as kubectl asks for it")
@@ -148,11 +148,8 @@ class _Tunnel:
 
 async def _dial(namespace: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     loop = asyncio.get_running_loop()
-    if namespace:
-        with ThreadPoolExecutor(1) as thread:  # it ends in the namespace that it went to
-            socket = await loop.run_in_executor(thread, _socket_in, namespace)
-    else:
-        socket = sockets.socket()
+    with ThreadPoolExecutor(1) as thread:  # it ends in the namespace that it went to
+        socket = await loop.run_in_executor(thread, _socket_in, namespace)
     try:
         socket.setblocking(False)
         async with asyncio.timeout(_DIAL_TIMEOUT):

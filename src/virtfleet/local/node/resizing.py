@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from virtfleet.api.names import FINAL
-from virtfleet.api.quantity import Quantity
 from virtfleet.kube.resource import Obj
+from virtfleet.local.controllers.pods import amounts as counted
+from virtfleet.local.controllers.pods import total_requests
 from virtfleet.local.node.containers import Container
-from virtfleet.local.node.lifecycle import Why, lasting
+from virtfleet.local.node.lifecycle import Why
 
 PENDING: Final = "PodResizePending"
 DEFERRED, INFEASIBLE = "Deferred", "Infeasible"
-_RESIZABLE: Final = ("cpu", "memory")
 
 
 def amounts(container: Obj) -> dict[str, dict[str, str]]:
@@ -37,37 +37,27 @@ def due(pod: Obj, latest: Callable[[str], Container | None]) -> Iterator[tuple[O
 
 def shortage(pod: Obj, pods: Iterable[Obj], allocatable: Mapping[str, str]) -> Why | None:
     """What the node lacks for the resources that a pod asks for, so that it keeps those that it has."""
-    asked, used = requests(pod), Counter[str]()
+    asked, used, most = Counter(total_requests(pod["spec"])), Counter[str](), Counter(counted(allocatable))
     for other in pods:
         over = (other.get("status") or {}).get("phase") in FINAL
         if other["metadata"]["uid"] != pod["metadata"]["uid"] and not over:
-            used.update(held(other))
-    for name in _RESIZABLE:
-        most = Quantity.parse(allocatable.get(name, "0")).milli()
-        if asked[name] > most:
-            said = f"Node didn't have enough capacity: {name}, requested: {asked[name]}, capacity: {most}"
+            used.update(total_requests(_as_it_is(other)))
+    for name in ("cpu", "memory"):
+        if asked[name] > most[name]:
+            said = f"Node didn't have enough capacity: {name}, requested: {asked[name]}, capacity: {most[name]}"
             return Why(INFEASIBLE, said)
-        if asked[name] + used[name] > most:
+        if asked[name] + used[name] > most[name]:
             said = f"Node didn't have enough resource: {name}, requested: {asked[name]}, used: {used[name]}"
-            return Why(DEFERRED, f"{said}, capacity: {most}")
+            return Why(DEFERRED, f"{said}, capacity: {most[name]}")
     return None
 
 
-def requests(pod: Obj) -> Counter[str]:
-    """What a pod's spec asks for, in thousandths."""
-    return _sum(amounts(container).get("requests") or {} for container in lasting(pod))
-
-
-def held(pod: Obj) -> Counter[str]:
-    """What a pod has, as far as its node has said; else what it asks for."""
-    names, status = {container["name"] for container in lasting(pod)}, pod.get("status") or {}
+def _as_it_is(pod: Obj) -> Obj:
+    """The spec with the requests that the pod's containers have, as far as its node has said."""
+    status = pod.get("status") or {}
     every = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
-    said = [s.get("allocatedResources") for s in every if s["name"] in names]
-    return _sum(said) if said and all(s is not None for s in said) else requests(pod)
-
-
-def _sum(parts: Iterable[Mapping[str, str] | None]) -> Counter[str]:
-    total = Counter[str]()
-    for part in parts:
-        total.update({name: Quantity.parse((part or {}).get(name, "0")).milli() for name in _RESIZABLE})
-    return total
+    has = {s["name"]: {"requests": s["allocatedResources"]} for s in every if s.get("allocatedResources") is not None}
+    kinds = {kind: pod["spec"].get(kind) or () for kind in ("initContainers", "containers")}
+    return {
+        kind: [{**c, "resources": has.get(c["name"], c.get("resources"))} for c in cs] for kind, cs in kinds.items()
+    }

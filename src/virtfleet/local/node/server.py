@@ -67,10 +67,16 @@ class AgentServer:
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         query, run = request.query, self._run(request, previous=request.query.get("previous") == "true")
+        since = times.seconds(query["sinceTime"]) if "sinceTime" in query else 0.0
+        if "sinceSeconds" in query:
+            since = time.time() - int(query["sinceSeconds"])
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(request)
         left = int(query.get("limitBytes", sys.maxsize))
-        async for line in _lines(run, query):
+        async for raw in _follow(run, query.get("tailLines"), follow=query.get("follow") == "true"):
+            line = parse(raw)
+            if line is None or (since and line.moment() < since):
+                continue
             text = line.render(query.get("timestamps") == "true")[:left]
             await response.write(text)
             left -= len(text)
@@ -184,19 +190,11 @@ async def _refusals(request: web.Request, handler: Handler) -> web.StreamRespons
         return web.json_response(error.status(), status=error.code)
 
 
-async def _lines(run: Container, query: Mapping[str, str]) -> AsyncIterator[Line]:
-    """The entries of a container's log that were asked for; with `follow`, until the container has ended."""
-    since = times.seconds(query["sinceTime"]) if "sinceTime" in query else 0.0
-    if "sinceSeconds" in query:
-        since = time.time() - int(query["sinceSeconds"])
-    async for raw in _follow(run, query.get("tailLines"), follow=query.get("follow") == "true"):
-        line = parse(raw)
-        if line is not None and (not since or line.moment() >= since):
-            yield line
-
-
 async def _follow(run: Container, tail: str | None, *, follow: bool) -> AsyncIterator[bytes]:
-    """The raw entries, of those that are there the last ones if a number is given."""
+    """The raw entries of a container's log, of those that are there the last ones if a number is given.
+
+    With `follow`, until the container has ended.
+    """
     path, offset, rest, number = Path(run.log), 0, b"", 0
     if tail is not None:
         there_already, offset = await asyncio.to_thread(last_lines, path, int(tail))
