@@ -13,7 +13,7 @@ import pytest
 from virtfleet.kube.confined import read_inside
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
-from virtfleet.local.node import projections, resizing, server, services
+from virtfleet.local.node import lifecycle, projections, server, services
 from virtfleet.local.node.environment import Facts, declared, expand, field, resource
 from virtfleet.local.node.execution import outcome
 from virtfleet.local.node.images import ImageError, ImageStore, canonical
@@ -259,17 +259,17 @@ def _asking(uid: str, memory: str, *, allocated: str = "", phase: str = "Running
     ("asked", "others", "reason"),
     [
         ("4Gi", [], ""),
-        ("9Gi", [], resizing.INFEASIBLE),
+        ("9Gi", [], lifecycle.INFEASIBLE),
         ("4Gi", [_asking("b", "4Gi")], ""),
-        ("5Gi", [_asking("b", "4Gi")], resizing.DEFERRED),
+        ("5Gi", [_asking("b", "4Gi")], lifecycle.DEFERRED),
         ("5Gi", [_asking("b", "4Gi", phase="Succeeded")], ""),
         ("5Gi", [_asking("b", "4Gi", allocated="2Gi")], ""),
-        ("5Gi", [_asking("b", "2Gi", allocated="4Gi")], resizing.DEFERRED),
+        ("5Gi", [_asking("b", "2Gi", allocated="4Gi")], lifecycle.DEFERRED),
         ("8Gi", [_asking("a", "4Gi")], ""),
     ],
 )
 def test_a_pod_grows_as_far_as_its_node_has_room(asked: str, others: list[Obj], reason: str) -> None:
-    short = resizing.shortage(_asking("a", asked), others, {"memory": "8Gi", "cpu": "2"})
+    short = lifecycle.shortage(_asking("a", asked), others, {"memory": "8Gi", "cpu": "2"})
     assert (short.reason if short else "") == reason
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import platform
 import secrets
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
@@ -18,8 +20,9 @@ import orjson
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.confined import read_inside
 from virtfleet.kube.resource import Obj
-from virtfleet.local.node import bundle, environment, hostimage, lifecycle, machine, resizing
-from virtfleet.local.node.bundle import HostFacts, Mount, Parts
+from virtfleet.local.node import bundle, environment, hostimage, lifecycle
+from virtfleet.local.node.bundle import Device, HostFacts, Mount, Parts
+from virtfleet.local.node.cgroups import ROOT
 from virtfleet.local.node.containers import GRACE, Container
 from virtfleet.local.node.devices import Devices
 from virtfleet.local.node.environment import Facts
@@ -28,13 +31,15 @@ from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.network import ClusterNetwork, node_address
 from virtfleet.local.node.nodestatus import NodeObject
 from virtfleet.local.node.pulling import Puller
-from virtfleet.local.node.runtime import Runtime
+from virtfleet.local.node.runtime import Runtime, memory
 from virtfleet.local.node.sandbox import Sandbox, Sandboxes
 from virtfleet.local.node.secondary import SecondaryNetworks
-from virtfleet.local.node.security import ConfigError, is_privileged, resolve_user, setting
+from virtfleet.local.node.security import ConfigError, bounding_set, is_privileged, resolve_user, setting
 from virtfleet.local.node.volumes import Volumes, volume_mounts
 from virtfleet.local.nodesfile import NodeSpec
 
+# Of /dev, not devices but mounts and links, which every container has of its own.
+_NOT_NODES = {"/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/console", "/dev/fd"}
 _MESSAGE_PATH = "/dev/termination-log"
 
 
@@ -89,7 +94,7 @@ async def make(
 
     `processes` names the namespace of another container's processes, for one that is to see them.
     """
-    here = machine.inspect(with_devices=is_privileged(container))
+    here = _machine(with_devices=is_privileged(container))
     rootfs = node.runtime.prepare(run, node.store.trees(image))
     variables = await environment.declared(pod, container, node.api, node.facts(ground.sandbox), node.api_server)
     container = _expanded(container, variables)
@@ -116,7 +121,7 @@ async def make(
         cgroup=run.cgroup,
         rootfs=str(rootfs),
         underlays=node.store.underlays(image),
-        devices=list(starmap(machine.device_node, [*blocks, *(d for a in allotted for d in a.devices)])),
+        devices=list(starmap(_device_node, [*blocks, *(d for a in allotted for d in a.devices)])),
         seccomp=_local_profile(node.layout, pod, container),
     )
     await node.runtime.create(run, bundle.config(pod, container, parts, here), _inlet(container))
@@ -150,7 +155,7 @@ def new_run(layout: Layout, pod: Obj, container: Obj, image: Image, before: Cont
         stop_signal=image.stop_signal,
         grace=grace_of(pod),
         cgroup=f"{layout.cgroup}/{meta['uid']}/{identity}",
-        resources=resizing.amounts(container),
+        resources=lifecycle.amounts(container),
         backoff=lifecycle.next_backoff(before),
     )
 
@@ -198,3 +203,41 @@ def _termination_file(layout: Layout, container: Obj, run: Container) -> Mount:
 
 def termination_path(layout: Layout, run: Container) -> Path:
     return layout.kubelet / "pods" / run.pod / "containers" / run.name / run.id[:12]
+
+
+def _machine(*, with_devices: bool) -> HostFacts:
+    """Only privileged containers get all devices, and there are many to look at."""
+    capabilities = bounding_set(Path("/proc/self/status").read_text())
+    own_score = int(Path("/proc/self/oom_score_adj").read_text())
+    return HostFacts(
+        architecture=platform.machine(),
+        capabilities=capabilities,
+        memory=memory(),
+        oom_score=-1000 if "CAP_SYS_RESOURCE" in capabilities else own_score,
+        devices=_devices() if with_devices else (),
+        unified=(ROOT / "cgroup.controllers").exists(),
+    )
+
+
+def _device_node(path: str, target: str, access: str = "rwm") -> Device:
+    """A device node of this machine as a container gets it at `target`."""
+    try:
+        info = os.stat(path)
+    except OSError as error:
+        raise ConfigError(f"device {path}: {error.strerror}") from None
+    if not (stat.S_ISBLK(info.st_mode) or stat.S_ISCHR(info.st_mode)):
+        raise ConfigError(f"{path} is not a device node")
+    kind, major, minor = "b" if stat.S_ISBLK(info.st_mode) else "c", os.major(info.st_rdev), os.minor(info.st_rdev)
+    return Device(target, kind, major, minor, stat.S_IMODE(info.st_mode), info.st_uid, info.st_gid, access)
+
+
+def _devices() -> list[Device]:
+    devices = []
+    for directory, names, files in os.walk("/dev"):
+        names[:] = [name for name in names if os.path.join(directory, name) not in _NOT_NODES]
+        paths = sorted({os.path.join(directory, name) for name in files} - _NOT_NODES)
+        for path in paths:
+            if not os.path.islink(path):
+                with contextlib.suppress(ConfigError):  # a socket, say
+                    devices.append(_device_node(path, path))
+    return devices

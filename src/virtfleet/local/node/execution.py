@@ -19,6 +19,7 @@ import socket as sockets
 import struct
 import termios
 import tty
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -105,7 +106,7 @@ def outcome(code: int) -> Obj:
 
 async def _begun(
     runtime: Runtime, run: Container, command: list[str], wanted: dict[str, bool]
-) -> tuple[asyncio.subprocess.Process, IO[bytes] | None]:
+) -> tuple[Process, IO[bytes] | None]:
     """The command, with pipes or with the terminal whose side that is ours comes with it."""
     if wanted["tty"]:
         master, slave = pty.openpty()
@@ -121,7 +122,7 @@ async def _begun(
 
 
 def _outputs(
-    socket: web.WebSocketResponse, process: asyncio.subprocess.Process, terminal: IO[bytes] | None
+    socket: web.WebSocketResponse, process: Process, terminal: IO[bytes] | None
 ) -> list[Coroutine[None, None, None]]:
     if terminal is not None:
         return [_terminal_output(socket, terminal)]
@@ -144,9 +145,7 @@ async def _terminal_output(socket: web.WebSocketResponse, terminal: IO[bytes]) -
         await socket.send_bytes(bytes([STDOUT]) + data)
 
 
-async def _incoming(
-    socket: web.WebSocketResponse, process: asyncio.subprocess.Process, terminal: IO[bytes] | None
-) -> None:
+async def _incoming(socket: web.WebSocketResponse, process: Process, terminal: IO[bytes] | None) -> None:
     """Until the client is gone."""
     async for what in incoming(socket):
         if isinstance(what, Size):

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -76,10 +76,8 @@ class ImageStore:
 
     def all(self) -> Iterator[Image]:
         for path in sorted(self._records.iterdir()) if self._records.is_dir() else ():
-            try:
+            with suppress(FileNotFoundError):  # removed meanwhile
                 yield msgspec.json.decode(path.read_bytes(), type=Image)
-            except FileNotFoundError:  # removed meanwhile
-                continue
 
     def find(self, name: str) -> Image | None:
         name = canonical(name)

@@ -122,9 +122,9 @@ def _default_container(pod: Obj) -> str:
 
 def _described(kind: Kind, obj: Obj, used: Obj) -> Obj:
     kept = {key: obj["metadata"][key] for key in ("name", "namespace", "labels") if key in obj["metadata"]}
-    metadata, measured = kept | {"creationTimestamp": used["timestamp"]}, ("timestamp", "window")
-    described = {"kind": kind.resource.kind, "apiVersion": kind.resource.api_version, "metadata": metadata}
-    return described | {key: used[key] for key in measured}
+    moment = {"timestamp": used["timestamp"], "window": used["window"]}
+    metadata = kept | {"creationTimestamp": used["timestamp"]}
+    return {"kind": kind.resource.kind, "apiVersion": kind.resource.api_version, "metadata": metadata, **moment}
 
 
 def _quantities(amounts: Obj) -> Obj:

@@ -21,9 +21,9 @@ from virtfleet.api.times import precise_now, timestamp
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_found
 from virtfleet.kube.resource import LEASES, NODES, Obj
-from virtfleet.local.node import machine, podstatus
+from virtfleet.local.node import podstatus
 from virtfleet.local.node.network import node_address
-from virtfleet.local.node.runtime import boot_id
+from virtfleet.local.node.runtime import boot_id, memory
 from virtfleet.local.nodesfile import AGENT, DESCRIBED, NodeSpec
 
 LEASE_NAMESPACE = "kube-node-lease"
@@ -52,7 +52,7 @@ def capacity(data: Path, offers: Mapping[str, tuple[int, int]], *, healthy: bool
         pages[f"hugepages-{name}"] = f"{count * size >> 10}Mi" if count else "0"
     return {
         "cpu": str(os.cpu_count() or 1),
-        "memory": f"{machine.memory() // 1024}Ki",
+        "memory": f"{memory() // 1024}Ki",
         "pods": str(_PODS),
         "ephemeral-storage": f"{shutil.disk_usage(data).total // 1024}Ki",
         **pages,

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Iterable
 
 from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.pod_spec import is_sidecar
 from virtfleet.local.node.assembly import NodeParts, termination_path
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.layout import Layout
-from virtfleet.local.node.lifecycle import Seen, Why, all_containers, sidecars
+from virtfleet.local.node.lifecycle import Seen, Why, all_containers, init_containers
 from virtfleet.local.node.probes import Health
 
 _MESSAGE_LIMIT = 4096
@@ -124,7 +125,7 @@ class PodRuns:
 
     async def end_all(self, pod: Obj, grace: float) -> None:
         """Sidecars after the others, the last one first, in what is left of the time."""
-        until, last = time.monotonic() + grace, [c["name"] for c in sidecars(pod)]
+        until, last = time.monotonic() + grace, [c["name"] for c in init_containers(pod) if is_sidecar(c)]
         for names in ([name for name in self.by_name if name not in last], *([name] for name in reversed(last))):
             running = [run for name in names if (run := self.latest(name)) and not run.finished]
             for run in running:

@@ -11,8 +11,7 @@ from virtfleet.api.times import timestamp
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.pod_spec import is_sidecar, qos_class
 from virtfleet.local.node.containers import Container
-from virtfleet.local.node.lifecycle import Seen, Why, debuggers, has_succeeded, init_containers
-from virtfleet.local.node.resizing import PENDING
+from virtfleet.local.node.lifecycle import PENDING, Seen, Why, debuggers, has_succeeded, init_containers
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError, ignoring, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import PODS, Obj
-from virtfleet.local.node import assembly, cgroups, lifecycle, podstatus, resizing
+from virtfleet.local.node import assembly, cgroups, lifecycle, podstatus
 from virtfleet.local.node.assembly import Ground, NodeParts, grace_of
 from virtfleet.local.node.attachments import Unusable
 from virtfleet.local.node.containers import Container
@@ -288,16 +288,16 @@ class PodWorker:
     async def _resize(self) -> bool:
         """Give containers that run what their spec asks for by now; whether that has to wait, which is told."""
         self._pending = None
-        for container, run in resizing.due(self.pod, self.runs.latest):
-            self._pending = resizing.shortage(self.pod, self._node.pods(), self._node.object.allocatable())
+        for container, run in lifecycle.due(self.pod, self.runs.latest):
+            self._pending = lifecycle.shortage(self.pod, self._node.pods(), self._node.object.allocatable())
             if self._pending:
-                return self._pending.reason == resizing.DEFERRED
-            before, run.resources = run.resources, resizing.amounts(container)
+                return self._pending.reason == lifecycle.DEFERRED
+            before, run.resources = run.resources, lifecycle.amounts(container)
             try:
                 await self._node.runtime.resize(run, cgroups.resources(container))
             except RuntimeFailure as error:
                 run.resources = before
-                self._pending = Why(resizing.DEFERRED, str(error))
+                self._pending = Why(lifecycle.DEFERRED, str(error))
                 return True
             self._say("ResizeCompleted", f"Pod resize completed: {orjson.dumps(run.resources).decode()}")
         return False

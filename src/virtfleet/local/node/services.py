@@ -52,10 +52,9 @@ def frontends(services: Iterable[Obj], slices: Iterable[Obj]) -> list[Frontend]:
     """What can be reached by a cluster address, sorted, so that equal input gives equal text."""
     endpoints: dict[tuple[str, str], list[Obj]] = defaultdict(list)
     for piece in slices:
-        if piece.get("addressType", "IPv4") != "IPv4":
-            continue
-        owner = (piece["metadata"].get("labels") or {}).get("kubernetes.io/service-name", "")
-        endpoints[piece["metadata"]["namespace"], owner].append(piece)
+        if piece.get("addressType", "IPv4") == "IPv4":
+            owner = (piece["metadata"].get("labels") or {}).get("kubernetes.io/service-name", "")
+            endpoints[piece["metadata"]["namespace"], owner].append(piece)
     reachable = []
     for service in services:
         meta, spec = service["metadata"], service["spec"]
