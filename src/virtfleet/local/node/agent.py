@@ -72,7 +72,8 @@ class Agent:
                 await self._pods.synced.wait()
                 await self._tidy_up(adopted)
                 self._pods.on_change(lambda key, old, new: self._changed(old, new, adopted))
-                group.create_task(self.node.object.run())
+                group.create_task(self.node.object.reporting())
+                group.create_task(self.node.object.renewing())
                 stack.push_async_callback(self._stop_workers)
                 group.create_task(self._announce())
                 self.ready.set()
@@ -85,9 +86,9 @@ class Agent:
     async def _tidy_up(self, adopted: list[Container]) -> None:
         """Remove what belongs to no pod of this node any more."""
         wanted = {pod["metadata"]["uid"] for pod in self._pods.list()}
-        for run in [run for run in adopted if run.pod not in wanted]:
-            await self.node.runtime.remove(run)
-            adopted.remove(run)
+        for run in adopted:
+            if run.pod not in wanted:
+                await self.node.runtime.remove(run)
         await self.node.sandboxes.adopt(wanted)
         self.node.devices.keep_only(wanted)
         for path in (self._layout.kubelet / "pods").iterdir():

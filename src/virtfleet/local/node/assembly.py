@@ -9,11 +9,10 @@ import platform
 import secrets
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Network
 from itertools import starmap
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -30,7 +29,7 @@ from virtfleet.local.node.images import Image
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.network import ClusterNetwork, node_address
 from virtfleet.local.node.nodestatus import NodeObject
-from virtfleet.local.node.pulling import Puller
+from virtfleet.local.node.registry import Puller
 from virtfleet.local.node.runtime import Runtime, memory
 from virtfleet.local.node.sandbox import Sandbox, Sandboxes
 from virtfleet.local.node.secondary import SecondaryNetworks
@@ -63,7 +62,7 @@ class NodeParts:
         self.sandboxes = Sandboxes(layout, net, addresses)
         self.networks = SecondaryNetworks(layout, net, api)
         self.volumes = Volumes(layout, api, self.store, self.puller)
-        self.devices = Devices(layout.kubelet / "device-plugins", lambda: self.object.changed())
+        self.devices = Devices(layout.kubelet / "device-plugins", lambda: self.object.changed.set())
         self.object = NodeObject(api, spec, addresses, layout.data, self.devices.offers)
         self.addresses = (str(node_address(addresses)),)
         self.api_server = {  # variables by which containers find it
@@ -79,8 +78,7 @@ class NodeParts:
         return Facts(sandbox.addresses or self.addresses, self.addresses, self.object.allocatable())
 
 
-@dataclass(frozen=True, slots=True)
-class Ground:
+class Ground(NamedTuple):
     """What a pod's containers stand on."""
 
     sandbox: Sandbox

@@ -48,10 +48,9 @@ class Container(msgspec.Struct, kw_only=True, omit_defaults=True):
     @property
     def stop_number(self) -> int:
         """The signal that asks it to end."""
-        if self.stop_signal.isdigit():
-            return int(self.stop_signal)
-        known = f"SIG{self.stop_signal.upper().removeprefix('SIG')}"
-        return signal.Signals[known] if known in signal.Signals.__members__ else signal.SIGTERM
+        name = f"SIG{self.stop_signal.upper().removeprefix('SIG')}"
+        known = signal.Signals.__members__.get(name, signal.SIGTERM)
+        return int(self.stop_signal) if self.stop_signal.isdigit() else known
 
     def save(self, home: Path) -> None:
         write_atomically(home / "container.json", msgspec.json.encode(self))

@@ -5,6 +5,7 @@ The container's references are looked up, and $(NAME) is expanded.
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,9 @@ import orjson
 
 from virtfleet.api.quantity import Quantity
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.errors import ApiError
-from virtfleet.kube.resource import CONFIG_MAPS, SECRETS, Obj
+from virtfleet.kube.errors import ApiError, ignoring, is_not_found
+from virtfleet.kube.resource import CONFIG_MAPS, SECRETS, Obj, Resource
 from virtfleet.local.node.lifecycle import all_containers
-from virtfleet.local.node.projections import object_of, values_of
 from virtfleet.local.node.security import ConfigError
 
 _REFERENCE = re.compile(r"\$(\$|\(([A-Za-z_.\-][\w.\-]*)\))")
@@ -31,6 +31,21 @@ class Facts:
     pod_ips: Sequence[str]
     host_ips: Sequence[str]
     allocatable: Mapping[str, str]
+
+
+async def object_of(api: KubeApi, pod: Obj, res: Resource, name: str, source: Obj) -> Obj:
+    """An object beside the pod that a source refers to; an empty one where it is absent and may be so."""
+    with ignoring(lambda error: is_not_found(error) and bool(source.get("optional"))):
+        return await api.get(res, name, pod["metadata"]["namespace"])
+    return {}
+
+
+def values_of(obj: Obj) -> dict[str, bytes]:
+    """What a ConfigMap or Secret holds, by key."""
+    if obj.get("kind") == "Secret":
+        return {key: base64.b64decode(value) for key, value in (obj.get("data") or {}).items()}
+    text = {key: value.encode() for key, value in (obj.get("data") or {}).items()}
+    return text | {key: base64.b64decode(value) for key, value in (obj.get("binaryData") or {}).items()}
 
 
 async def declared(pod: Obj, container: Obj, api: KubeApi, facts: Facts, given: Mapping[str, str]) -> dict[str, str]:

@@ -113,14 +113,11 @@ def write_skeleton(tree: Path) -> None:
         (tree / name).mkdir(exist_ok=True)
         (tree / name).chmod(mode)
     (tree / "var/run").symlink_to("/run")
-    _etc(tree / "etc")
     for component, room in COMPONENTS.items():
         script = tree / BIN[1:] / component
         script.write_text(f'#!/bin/sh\nexec /usr/bin/python3 -S -m {room} "$@"\n')
         script.chmod(0o755)
-
-
-def _etc(etc: Path) -> None:
+    etc = tree / "etc"
     (etc / "passwd").write_text(
         "".join(f"{n}:x:{uid}:{uid}:{n}:{'/root' if not uid else '/'}:/bin/sh\n" for n, uid in _ACCOUNTS.items())
     )

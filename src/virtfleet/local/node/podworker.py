@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import os
 import shutil
@@ -32,7 +31,7 @@ from virtfleet.local.node.devices import AdmissionRefused
 from virtfleet.local.node.lifecycle import Plan, Why
 from virtfleet.local.node.podruns import PodRuns, described
 from virtfleet.local.node.podstatus import PodFacts
-from virtfleet.local.node.pulling import ImageUnavailable
+from virtfleet.local.node.registry import ImageUnavailable
 from virtfleet.local.node.runtime import RuntimeFailure, pidfd, remove_group
 from virtfleet.local.node.security import ConfigError
 from virtfleet.local.node.succession import predecessor, succeeds
@@ -126,7 +125,10 @@ class PodWorker:
             await self.runs.end_all(self.pod, 0)
             await self._clear_away()
             return None
-        if await self._refused() or self._failed_as_a_whole():
+        if self._outcome is None and (failure := await self._failure()):
+            self._outcome = failure
+            (self._say if failure.reason == "DeadlineExceeded" else self._warn)(*failure)
+        if self._outcome:
             await self._finish()
             return 0.0
         pause = await self._bring_up()
@@ -137,29 +139,21 @@ class PodWorker:
 
     # The steps of a round.
 
-    async def _refused(self) -> bool:
-        """Whether the node cannot do what the pod asks for, or cannot give it its devices."""
+    async def _failure(self) -> Why | None:
+        """What the node cannot do or give it, or of what it has had too much: for that it fails as a whole."""
+        if why := lifecycle.unserved(self.pod):
+            return Why("UnexpectedAdmissionError", why)
         try:
-            if why := lifecycle.unserved(self.pod):
-                raise AdmissionRefused(why)
             await self._node.devices.admit(self.pod)
         except AdmissionRefused as refusal:
-            self._outcome = Why("UnexpectedAdmissionError", str(refusal))
-            self._warn("UnexpectedAdmissionError", str(refusal))
-        return self._outcome is not None
+            return Why("UnexpectedAdmissionError", str(refusal))
+        if self._deadline() <= time.time():
+            return Why("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+        excess = self._node.volumes.over_limit(self.pod)
+        return Why("Evicted", excess) if excess else None
 
     def _is_leaving(self) -> bool:
         return self._gone or bool(self.pod["metadata"].get("deletionTimestamp"))
-
-    def _failed_as_a_whole(self) -> bool:
-        if self._deadline() <= time.time():
-            text = "Pod was active on the node longer than the specified deadline"
-            self._outcome = Why("DeadlineExceeded", text)
-            self._say("DeadlineExceeded", text)
-        elif excess := self._node.volumes.over_limit(self.pod):
-            self._outcome = Why("Evicted", excess)
-            self._warn("Evicted", excess)
-        return self._outcome is not None
 
     async def _bring_up(self) -> float:
         """Bring the containers to what the spec and their past say. The answer is how long to sleep at most."""
@@ -195,7 +189,7 @@ class PodWorker:
                 self.runs.adopt_health(self.pod, self._address())
             if self._ground.sandbox.follows and succeeds(self.pod):
                 sandbox = await node.sandboxes.succeed(self._ground.sandbox)
-                self._ground = dataclasses.replace(self._ground, sandbox=sandbox)
+                self._ground = self._ground._replace(sandbox=sandbox)
             if pause := await self._attach():
                 return pause
             if abs(time.time() - self._refreshed) >= _REFRESH:  # the clock may have been set back

@@ -18,7 +18,7 @@ import orjson
 
 from virtfleet.api.addresses import mac_address
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.errors import ignoring, is_not_found
 from virtfleet.kube.resource import NETWORK_ATTACHMENTS, Obj
 from virtfleet.local.node import network
 from virtfleet.local.node.attachments import Config, Request, Unusable, config, requested
@@ -103,13 +103,10 @@ class SecondaryNetworks:
         _save(home, present)
 
     async def _config(self, request: Request) -> Config:
-        try:
+        with ignoring(is_not_found):
             definition = await self._api.get(NETWORK_ATTACHMENTS, request.name, request.namespace)
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
-            raise Unusable("there is no such NetworkAttachmentDefinition; create it") from None
-        return config((definition.get("spec") or {}).get("config"))
+            return config((definition.get("spec") or {}).get("config"))
+        raise Unusable("there is no such NetworkAttachmentDefinition; create it")
 
     def _chosen(self, uid: str, request: Request, asked: Config, vmi: str) -> Attachment:
         records = [_read(path) for path in self._layout.every_sandbox(_RECORD)]

@@ -41,17 +41,13 @@ async def tear_down(data: Path, net: ClusterNetwork) -> None:
     """Everything of the cluster but its directory, and what others mounted there."""
     homes = sorted(path for path in (data / "nodes").glob("*/"))
     nodes = [Layout(data, net.cluster, home.name) for home in homes]
-    await asyncio.gather(*(_end_in_grace(run) for node in nodes for run in _running(node)))
+    boot, known = boot_id(), [run for node in nodes for _, run in records(node.containers) if run]
+    await asyncio.gather(*(_end_in_grace(run) for run in known if run.running and run.boot == boot))
     for node in nodes:
         await power_off(node, net)
     await network.tear_down(net)
     await remove_group(f"/virtfleet/{net.cluster}")
     cgroups.remove_if_empty("/virtfleet")
-
-
-def _running(node: Layout) -> list[Container]:
-    boot, known = boot_id(), [run for _, run in records(node.containers) if run]
-    return [run for run in known if run.running and run.boot == boot]
 
 
 async def _end_in_grace(run: Container) -> None:

@@ -2,6 +2,10 @@
 
 A volume is made once per pod, below the node's /var/lib/kubelet/pods/<uid>/volumes as kubelet has it, because other
 programs look there. Making one again is harmless: an agent that was killed in between simply starts over.
+
+Of a volume with files from API objects, those of one version lie in a hidden directory; `..data` points to it, and the
+visible names point through `..data`. Moving that one link switches all files at once, as programs that watch such
+volumes expect.
 """
 
 from __future__ import annotations
@@ -9,14 +13,16 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from virtfleet.api import times
 from virtfleet.api.quantity import Quantity
+from virtfleet.kube import certificates
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.confined import make_dirs_inside, opened
 from virtfleet.kube.errors import ApiError
@@ -28,13 +34,12 @@ from virtfleet.kube.resource import (
     SERVICE_ACCOUNTS,
     Obj,
 )
-from virtfleet.local.node import loops, mounts, projections
+from virtfleet.local.node import loops, mounts
 from virtfleet.local.node.bundle import Mount
-from virtfleet.local.node.environment import Facts, expand, learned
+from virtfleet.local.node.environment import Facts, expand, learned, object_of, values_of
 from virtfleet.local.node.images import ImageStore
 from virtfleet.local.node.layout import Layout
-from virtfleet.local.node.projections import File, Files
-from virtfleet.local.node.pulling import Puller
+from virtfleet.local.node.registry import Puller
 from virtfleet.local.node.security import ConfigError
 
 _DEFAULT_MODE = 0o644
@@ -49,6 +54,16 @@ _HOST_PATH_TESTS: dict[str, tuple[Callable[[int], bool], str]] = {
     "CharDevice": (stat.S_ISCHR, "a character device"),
     "BlockDevice": (stat.S_ISBLK, "a block device"),
 }
+
+
+class File(NamedTuple):
+    """One file of a volume."""
+
+    content: bytes
+    mode: int
+
+
+Files = dict[str, File]  # by path in the volume
 
 
 class VolumeError(Exception):
@@ -115,7 +130,7 @@ class Volumes:
             _ensure_tmpfs(place, "mode=755")
         place.mkdir(parents=True, exist_ok=True)
         mode = source["defaultMode"] if source.get("defaultMode") is not None else _DEFAULT_MODE
-        projections.write(place, await self._files(pod, name, kind, source, mode, facts), _fs_group(pod))
+        write(place, await self._files(pod, name, kind, source, mode, facts), _fs_group(pod))
         return place
 
     async def _files(self, pod: Obj, volume: str, kind: str, source: Obj, mode: int, facts: Facts) -> Files:
@@ -123,11 +138,11 @@ class Volumes:
         match kind:
             case "configMap" | "secret":
                 resource, name = _OBJECTS[kind], source.get("secretName") or source["name"]
-                holder = await projections.object_of(self._api, pod, resource, name, source)
-                return projections.keyed(holder, source, mode)
+                holder = await object_of(self._api, pod, resource, name, source)
+                return keyed(holder, source, mode)
             case "downwardAPI":
                 return {
-                    item["path"]: File(learned(pod, item, "", facts).encode(), projections.mode_of(item, mode))
+                    item["path"]: File(learned(pod, item, "", facts).encode(), mode_of(item, mode))
                     for item in source.get("items") or ()
                 }
             case "serviceAccountToken":
@@ -208,7 +223,8 @@ class Volumes:
         return await asyncio.to_thread(loops.attach, self._layout, pod["metadata"]["uid"], name, path)
 
     def _place(self, pod: Obj, plugin: str, name: str) -> Path:
-        return self._layout.pod_volumes(pod["metadata"]["uid"]) / f"kubernetes.io~{plugin}" / name
+        volumes = Path(self._layout.kubelet, "pods", pod["metadata"]["uid"], "volumes")
+        return volumes / f"kubernetes.io~{plugin}" / name
 
 
 _OBJECTS = {"configMap": CONFIG_MAPS, "secret": SECRETS}
@@ -261,6 +277,52 @@ def _own(path: Path, group: int | None) -> None:
         return
     os.chown(path, -1, group)
     path.chmod(path.stat().st_mode | 0o2070)
+
+
+def keyed(obj: Obj, source: Obj, default_mode: int) -> Files:
+    """The files of a configMap or secret source: all keys, or the items it names."""
+    values = values_of(obj)
+    items = source.get("items")
+    if not items:
+        return {key: File(value, default_mode) for key, value in values.items()}
+    files: Files = {}
+    for item in items:
+        if item["key"] in values:
+            files[item["path"]] = File(values[item["key"]], mode_of(item, default_mode))
+        elif not source.get("optional"):
+            raise ConfigError(f"references non-existent config key: {item['key']}")
+    return files
+
+
+def mode_of(item: Obj, default: int) -> int:
+    return int(item["mode"]) if item.get("mode") is not None else default
+
+
+def write(directory: Path, files: Mapping[str, File], group: int | None = None) -> None:
+    """Make `directory` hold exactly `files`."""
+    if _holds(directory / "..data", files):
+        return
+    version = Path(tempfile.mkdtemp(prefix="..", dir=directory))
+    version.chmod(0o755)
+    for name, file in files.items():
+        path = version / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file.content)
+        path.chmod(file.mode | (0o040 if group is not None else 0))
+        if group is not None:
+            os.chown(path, -1, group)
+    wanted = {name.partition("/")[0] for name in files}
+    certificates.show(directory, version, wanted)
+    for entry in list(directory.iterdir()):
+        if not entry.name.startswith("..") and entry.name not in wanted:
+            entry.unlink()
+
+
+def _holds(version: Path, files: Mapping[str, File]) -> bool:
+    if not version.is_dir():
+        return False
+    there = {str(path.relative_to(version)) for path in version.rglob("*") if path.is_file()}
+    return there == set(files) and all((version / name).read_bytes() == file.content for name, file in files.items())
 
 
 def volume_mounts(
