@@ -12,12 +12,8 @@ import shutil
 from contextlib import AsyncExitStack
 from ipaddress import IPv4Network
 
-import orjson
-
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
-from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import PODS, Obj
+from virtfleet.kube.resource import Obj
 from virtfleet.local.node import cgroups, mounts, network
 from virtfleet.local.node.assembly import NodeParts
 from virtfleet.local.node.containers import Container
@@ -41,9 +37,7 @@ class Agent:
     ) -> None:
         self._layout, self._network, self._range, self._spec = layout, net, addresses, spec
         layout.create()
-        self._recorder = Recorder(api, "kubelet", spec.name)
-        self._pods: Cache[Obj] = Cache(api, PODS, fields=f"spec.nodeName={spec.name}", decode=orjson.loads)
-        self.node = NodeParts(layout, api, net, addresses, spec, self._pods.list, self._ended)
+        self.node = NodeParts(layout, api, net, addresses, spec, self._ended)
         self.workers: dict[str, PodWorker] = {}  # by pod uid
         self.ready = asyncio.Event()
 
@@ -67,11 +61,11 @@ class Agent:
             await self.node.object.register()
             await stack.enter_async_context(AgentServer(self._layout, self.node.runtime, self.workers).serving())
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._pods.run())
-                group.create_task(self._recorder.run())
-                await self._pods.synced.wait()
+                group.create_task(self.node.pods.run())
+                group.create_task(self.node.recorder.run())
+                await self.node.pods.synced.wait()
                 await self._tidy_up(adopted)
-                self._pods.on_change(lambda key, old, new: self._changed(old, new, adopted))
+                self.node.pods.on_change(lambda key, old, new: self._changed(old, new, adopted))
                 group.create_task(self.node.object.reporting())
                 group.create_task(self.node.object.renewing())
                 stack.push_async_callback(self._stop_workers)
@@ -85,7 +79,7 @@ class Agent:
 
     async def _tidy_up(self, adopted: list[Container]) -> None:
         """Remove what belongs to no pod of this node any more."""
-        wanted = {pod["metadata"]["uid"] for pod in self._pods.list()}
+        wanted = {pod["metadata"]["uid"] for pod in self.node.pods.list()}
         for run in adopted:
             if run.pod not in wanted:
                 await self.node.runtime.remove(run)
@@ -108,7 +102,7 @@ class Agent:
             worker.update(new)
         elif new is not None:
             mine = [run for run in adopted if run.pod == uid]
-            worker = self.workers[uid] = PodWorker(self.node, self._recorder, new, mine)
+            worker = self.workers[uid] = PodWorker(self.node, new, mine)
             worker.task.add_done_callback(lambda _: self.workers.pop(uid, None))
 
     def _ended(self, run: Container) -> None:

@@ -8,7 +8,7 @@ import os
 import platform
 import secrets
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from ipaddress import IPv4Network
 from itertools import starmap
 from pathlib import Path
@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from virtfleet.kube.api import KubeApi
+from virtfleet.kube.cache import Cache
 from virtfleet.kube.confined import read_inside
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.events import Recorder
+from virtfleet.kube.resource import PODS, Obj
 from virtfleet.local.node import bundle, environment, hostimage, lifecycle
 from virtfleet.local.node.bundle import Device, HostFacts, Mount, Parts
 from virtfleet.local.node.cgroups import ROOT
@@ -30,7 +32,7 @@ from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.network import ClusterNetwork, node_address
 from virtfleet.local.node.nodestatus import NodeObject
 from virtfleet.local.node.registry import Puller
-from virtfleet.local.node.runtime import Runtime, memory
+from virtfleet.local.node.runtime import Ended, Runtime, memory
 from virtfleet.local.node.sandbox import Sandbox, Sandboxes
 from virtfleet.local.node.secondary import SecondaryNetworks
 from virtfleet.local.node.security import ConfigError, bounding_set, is_privileged, resolve_user, setting
@@ -43,19 +45,14 @@ _MESSAGE_PATH = "/dev/termination-log"
 
 
 class NodeParts:
-    """All that the workers of a node's pods share. `pods` lists the node's pods, `ended` is told of containers."""
+    """All that the workers of a node's pods share. `ended` is called with containers, as by the runtime."""
 
     def __init__(
-        self,
-        layout: Layout,
-        api: KubeApi,
-        net: ClusterNetwork,
-        addresses: IPv4Network,
-        spec: NodeSpec,
-        pods: Callable[[], Sequence[Obj]],
-        ended: Callable[[Container], None],
+        self, layout: Layout, api: KubeApi, net: ClusterNetwork, addresses: IPv4Network, spec: NodeSpec, ended: Ended
     ) -> None:
-        self.layout, self.api, self.pods = layout, api, pods
+        self.layout, self.api = layout, api
+        self.pods: Cache[Obj] = Cache(api, PODS, fields=f"spec.nodeName={spec.name}", decode=orjson.loads)
+        self.recorder = Recorder(api, "kubelet", spec.name)
         self.store = hostimage.open_store(layout.images)
         self.puller = Puller(self.store)
         self.runtime = Runtime(layout, ended)

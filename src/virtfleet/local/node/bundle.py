@@ -116,7 +116,11 @@ def config(pod: Obj, container: Obj, parts: Parts, host: HostFacts) -> dict[str,
 
 
 def _process(pod: Obj, container: Obj, parts: Parts, granted: Sequence[str], host: HostFacts) -> dict[str, Any]:
-    args = command_line(container, parts.image)
+    # A container's command replaces the image's entrypoint and, with it, the image's arguments.
+    entrypoint, arguments = container.get("command"), container.get("args")
+    if arguments is None:
+        arguments = [] if entrypoint else parts.image.command
+    args = [*(entrypoint or parts.image.entrypoint), *arguments]
     if not args:
         raise ConfigError(f"no command specified: neither container {container['name']} nor its image has one")
     escalation = (container.get("securityContext") or {}).get("allowPrivilegeEscalation")
@@ -131,14 +135,6 @@ def _process(pod: Obj, container: Obj, parts: Parts, granted: Sequence[str], hos
         "noNewPrivileges": escalation is False,
         "oomScoreAdj": max(cgroups.oom_score(pod, container, host.memory), host.oom_score),
     }
-
-
-def command_line(container: Obj, image: Image) -> list[str]:
-    """A container's command replaces the image's entrypoint and, with it, the image's arguments."""
-    entrypoint, arguments = container.get("command"), container.get("args")
-    if arguments is None:
-        arguments = [] if entrypoint else list(image.command)
-    return [*(entrypoint or image.entrypoint), *arguments]
 
 
 def environment(image: Image, declared: Mapping[str, str], hostname: str, more: Mapping[str, str]) -> list[str]:

@@ -152,11 +152,10 @@ class Devices:
             plugin, ids = self._plugins.get(resource), self._free(resource, before)[:count]
             if plugin and len(ids) == count:
                 allocate = caller(plugin.channel, "DevicePlugin", "Allocate")
-                asked = message("ContainerAllocateRequest", devices_ids=ids)
+                request = message("ContainerAllocateRequest", devices_ids=ids)
+                asked = message("AllocateRequest", container_requests=[request])
                 try:
-                    answer = await allocate(
-                        message("AllocateRequest", container_requests=[asked]), timeout=_CALL_TIMEOUT
-                    )
+                    answer = await allocate(asked, timeout=_CALL_TIMEOUT)
                     break
                 except grpc.aio.AioRpcError as error:
                     if lost or error.code() is not grpc.StatusCode.UNAVAILABLE:

@@ -65,8 +65,8 @@ def range_of(layout: Layout, net: ClusterNetwork) -> IPv4Network:
     with locked(layout.data / "nodes" / ".ranges.lock"):
         taken = {path.parent.name: IPv4Network(path.read_text()) for path in layout.data.glob(f"nodes/*/{_RANGE}")}
         if layout.node not in taken:
-            number = next(n for n in range(1, 256) if net.node_range(n) not in taken.values())
-            taken[layout.node] = net.node_range(number)
+            ranges = map(net.node_range, range(1, 256))
+            taken[layout.node] = next(each for each in ranges if each not in taken.values())
             write_atomically(layout.home / _RANGE, str(taken[layout.node]).encode())
     return taken[layout.node]
 

@@ -21,7 +21,7 @@ import orjson
 from virtfleet.api.names import FINAL
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError, ignoring, is_conflict, is_not_found
-from virtfleet.kube.events import Recorder, Reference
+from virtfleet.kube.events import Reference
 from virtfleet.kube.resource import PODS, Obj
 from virtfleet.local.node import assembly, cgroups, lifecycle, podstatus
 from virtfleet.local.node.assembly import Ground, NodeParts, grace_of
@@ -48,8 +48,8 @@ log = logging.getLogger(__name__)
 class PodWorker:
     """The life of one pod on this node."""
 
-    def __init__(self, node: NodeParts, recorder: Recorder, pod: Obj, adopted: Iterable[Container] = ()) -> None:
-        self._node, self._recorder, self.pod = node, recorder, pod
+    def __init__(self, node: NodeParts, pod: Obj, adopted: Iterable[Container] = ()) -> None:
+        self._node, self.pod = node, pod
         self.uid: str = pod["metadata"]["uid"]
         self.woken = asyncio.Event()  # something has happened that it should look at
         meta = pod["metadata"]
@@ -127,7 +127,8 @@ class PodWorker:
             return None
         if self._outcome is None and (failure := await self._failure()):
             self._outcome = failure
-            (self._say if failure.reason == "DeadlineExceeded" else self._warn)(*failure)
+            tell = self._say if failure.reason == "DeadlineExceeded" else self._warn
+            tell(*failure)
         if self._outcome:
             await self._finish()
             return 0.0
@@ -283,7 +284,7 @@ class PodWorker:
         """Give containers that run what their spec asks for by now; whether that has to wait, which is told."""
         self._pending = None
         for container, run in lifecycle.due(self.pod, self.runs.latest):
-            self._pending = lifecycle.shortage(self.pod, self._node.pods(), self._node.object.allocatable())
+            self._pending = lifecycle.shortage(self.pod, self._node.pods.list(), self._node.object.allocatable())
             if self._pending:
                 return self._pending.reason == lifecycle.DEFERRED
             before, run.resources = run.resources, lifecycle.amounts(container)
@@ -401,10 +402,10 @@ class PodWorker:
         return float("inf") if seconds is None else started + seconds
 
     def _say(self, reason: str, message: str) -> None:
-        self._recorder.normal(self._about, reason, message)
+        self._node.recorder.normal(self._about, reason, message)
 
     def _warn(self, reason: str, message: str) -> None:
-        self._recorder.warning(self._about, reason, message)
+        self._node.recorder.warning(self._about, reason, message)
 
 
 def _revision(pod: Obj) -> int:

@@ -33,6 +33,7 @@ _LEAST_GRACE = 2.0  # seconds that a container has after its signal, unless it g
 _KILL_PATIENCE = 30.0  # a process in the kernel's hands may take a while even then
 _MAX_OUTPUT = 10 * 1024
 LOG_LIMIT = 16 << 20  # bytes of a container's log; then it begins anew
+Ended = Callable[[Container], None]
 log = logging.getLogger(__name__)
 
 
@@ -43,7 +44,7 @@ class RuntimeFailure(Exception):
 class Runtime:
     """The containers of one node. `ended` is called with each container that has come to its end."""
 
-    def __init__(self, layout: Layout, ended: Callable[[Container], None]) -> None:
+    def __init__(self, layout: Layout, ended: Ended) -> None:
         self._layout, self._ended = layout, ended
         self._watched: dict[str, int] = {}  # container -> pidfd of its monitor
         self._finished: dict[str, asyncio.Event] = {}

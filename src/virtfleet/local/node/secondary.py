@@ -43,6 +43,9 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     vmi: str = ""
     """The VMI whose Pod it is: one that moves keeps its addresses."""
 
+    def answers(self, wanted: Request | None) -> bool:
+        return wanted is not None and self.network == wanted.network and wanted.mac in ("", self.mac)
+
 
 class SecondaryNetworks:
     """Those of one node's Pods."""
@@ -63,7 +66,7 @@ class SecondaryNetworks:
             return {}
         if wanted and not namespace:
             raise Unusable("a Pod with hostNetwork has the machine's networks, and is attached to no others")
-        for name in [name for name, there in present.items() if not _is(there, wanted.get(name))]:
+        for name in [name for name, there in present.items() if not there.answers(wanted.get(name))]:
             await network.delete_link(outside(self._network, uid, name))
             del present[name]
             _save(home, present)
@@ -133,10 +136,6 @@ def _read(path: Path) -> dict[str, Attachment]:
 
 def _save(home: Path, present: dict[str, Attachment]) -> None:
     write_atomically(home / _RECORD, msgspec.json.encode(present))
-
-
-def _is(there: Attachment, wanted: Request | None) -> bool:
-    return wanted is not None and there.network == wanted.network and wanted.mac in ("", there.mac)
 
 
 def outside(net: ClusterNetwork, pod_uid: str, interface: str) -> str:

@@ -58,14 +58,11 @@ def frontends(services: Iterable[Obj], slices: Iterable[Obj]) -> list[Frontend]:
     reachable = []
     for service in services:
         meta, spec = service["metadata"], service["spec"]
+        pieces = endpoints[meta["namespace"], meta["name"]]
         if spec.get("clusterIP") in (None, "", "None"):
             continue
         for port in spec.get("ports") or ():
-            backends = {
-                backend
-                for piece in endpoints[meta["namespace"], meta["name"]]
-                for backend in ready(piece, port.get("name") or "")
-            }
+            backends = {backend for piece in pieces for backend in ready(piece, port.get("name") or "")}
             reachable.append(
                 Frontend(
                     name=f"{meta['namespace']}/{meta['name']}:{port.get('name') or port['port']}",
