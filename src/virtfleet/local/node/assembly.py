@@ -99,9 +99,7 @@ async def make(
         *(Mount(str(node.layout.host_path(h)), c, r) for a in allotted for h, c, r in a.mounts),
     ]
     taken = {mount.destination for mount in asked}
-    blocks = [
-        (str(ground.places[wanted["name"]]), wanted["devicePath"]) for wanted in container.get("volumeDevices", ())
-    ]
+    blocks = [(str(ground.places[v["name"]]), v["devicePath"]) for v in container.get("volumeDevices") or ()]
     of_plugins = {name: value for a in allotted for name, value in a.envs.items()}
     parts = Parts(
         image=image,
@@ -230,8 +228,7 @@ def _devices() -> list[Device]:
     devices = []
     for directory, names, files in os.walk("/dev"):
         names[:] = [name for name in names if os.path.join(directory, name) not in _NOT_NODES]
-        paths = sorted({os.path.join(directory, name) for name in files} - _NOT_NODES)
-        for path in paths:
+        for path in sorted({os.path.join(directory, name) for name in files} - _NOT_NODES):
             if not os.path.islink(path):
                 with contextlib.suppress(ConfigError):  # a socket, say
                     devices.append(_device_node(path, path))

@@ -98,15 +98,12 @@ class NodeObject:
 
     async def _register(self) -> None:
         described = {DESCRIBED: msgspec.json.encode(self._spec).decode()}
+        taints = msgspec.to_builtins(self._spec.taints)
         node: Obj = {
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {"name": self._spec.name, "labels": labels(self._spec), "annotations": described},
-            "spec": {
-                "podCIDR": str(self._range),
-                "podCIDRs": [str(self._range)],
-                "taints": msgspec.to_builtins(self._spec.taints),
-            },
+            "spec": {"podCIDR": str(self._range), "podCIDRs": [str(self._range)], "taints": taints},
         }
         with ignoring(is_already_exists):
             await self._api.create(NODES, node)
@@ -118,16 +115,15 @@ class NodeObject:
         if known == described[DESCRIBED]:
             return
         before = msgspec.json.decode(known, type=NodeSpec) if known else NodeSpec(self._spec.name)
-        others = [
-            taint for taint in node["spec"].get("taints") or () if taint not in msgspec.to_builtins(before.taints)
-        ]
+        were = msgspec.to_builtins(before.taints)
+        others = [taint for taint in node["spec"].get("taints") or () if taint not in were]
         change = {
             "metadata": {
                 "resourceVersion": meta["resourceVersion"],  # a list is replaced as a whole
                 "annotations": described,
                 "labels": dict.fromkeys(before.labels) | labels(self._spec),
             },
-            "spec": {"taints": [*others, *msgspec.to_builtins(self._spec.taints)]},
+            "spec": {"taints": [*others, *taints]},
         }
         await self._api.patch(NODES, self._spec.name, change)
 

@@ -149,8 +149,9 @@ class Volumes:
                 return {source["path"]: File((await self._token(pod, volume, source)).encode(), mode)}
             case "projected":
                 files: Files = {}
-                for part, inner in (each for projection in source.get("sources") or () for each in projection.items()):
-                    files |= await self._files(pod, volume, part, inner, mode, facts)
+                for projection in source.get("sources") or ():
+                    for part, inner in projection.items():
+                        files |= await self._files(pod, volume, part, inner, mode, facts)
                 return files
         raise ConfigError(f"projected volumes have no source {kind} on this node")
 
