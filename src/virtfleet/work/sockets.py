@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from typing import IO
 
 
-async def ready(connection: socket.socket, *, writable: bool) -> None:
+async def ready(connection: socket.socket | IO[bytes], *, writable: bool) -> None:
     """Until there may be something to read, or room to write. Raises ConnectionAbortedError where it is closed."""
     loop, number = asyncio.get_running_loop(), connection.fileno()
     if number < 0:
