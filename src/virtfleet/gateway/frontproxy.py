@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
@@ -83,6 +84,18 @@ class FrontProxy:
     def _settings(self) -> Settings:
         return self.cache.get(f"{NAMESPACE}/{NAME}") or Settings()
 
+    def document(self, path: str, body: bytes) -> web.RouteDef:
+        """A route to what is there for everybody whom the API server names."""
+
+        async def serve(request: web.Request) -> web.StreamResponse:
+            try:
+                self.user(request)
+            except ApiError as error:
+                return failure(error)
+            return web.Response(body=body, content_type="application/json")
+
+        return web.get(path, serve)
+
     def authorities(self, _: Credential) -> bytes:
         """Whose certificates the server takes at all."""
         return self._settings.authorities
@@ -104,6 +117,16 @@ class FrontProxy:
             next(iter(_values(request, settings.uid_headers)), ""),
             _extra(request, settings.extra_prefixes),
         )
+
+
+def answer(document: Any, status: int = 200) -> web.Response:
+    """A document in JSON."""
+    return web.Response(body=orjson.dumps(document), status=status, content_type="application/json")
+
+
+def failure(error: ApiError) -> web.Response:
+    """An error as the API server passes it on: a Status object."""
+    return answer(error.status(), error.code)
 
 
 def _values(request: web.Request, headers: tuple[str, ...]) -> tuple[str, ...]:

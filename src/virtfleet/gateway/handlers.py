@@ -23,7 +23,7 @@ from virtfleet.kube import certificates, proxy
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.certificates import Credential
-from virtfleet.kube.component import PORT, MountedCredential
+from virtfleet.kube.component import MountedCredential
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.pods import PodView
 from virtfleet.kube.resource import PODS, VMIS
@@ -50,12 +50,7 @@ class Handlers:
     """Run `pods`. `namespace` is that of the installation, `credential` virt-api's own."""
 
     def __init__(
-        self,
-        api: KubeApi,
-        namespace: str,
-        credential: MountedCredential,
-        session: aiohttp.ClientSession,
-        port: int = PORT,
+        self, api: KubeApi, namespace: str, credential: MountedCredential, session: aiohttp.ClientSession, port: int
     ) -> None:
         self.pods: Cache[PodView] = Cache(
             api,

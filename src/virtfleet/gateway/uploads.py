@@ -11,7 +11,8 @@ import hashlib
 import logging
 import struct
 import time
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 import orjson
@@ -19,7 +20,7 @@ from aiohttp import hdrs, web
 
 from virtfleet.api import names
 from virtfleet.api.kinds import DATA_VOLUME
-from virtfleet.gateway.frontproxy import FrontProxy
+from virtfleet.gateway.frontproxy import FrontProxy, answer, failure
 from virtfleet.kube import certificates
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.component import MountedCredential
@@ -55,33 +56,23 @@ class _Answer(msgspec.Struct):
     message: str = ""
 
 
+@dataclass
 class Uploads:
     """`routes` of virt-api."""
 
-    def __init__(self, api: KubeApi, front_proxy: FrontProxy, credential: MountedCredential) -> None:
-        self._api = api
-        self._front_proxy = front_proxy
-        self._credential = credential
+    _api: KubeApi
+    _front_proxy: FrontProxy
+    _credential: MountedCredential
 
     def routes(self) -> list[web.RouteDef]:
         root = f"/apis/{_GROUP_VERSION}"
         return [
-            web.get(f"/apis/{names.CDI_UPLOADS}", self._document(group())),
-            web.get(root, self._document(_resources())),
+            self._front_proxy.document(f"/apis/{names.CDI_UPLOADS}", orjson.dumps(group())),
+            self._front_proxy.document(root, orjson.dumps(_resources())),
             web.post(f"{root}/namespaces/{{namespace}}/{TOKENS}", self._token),
             *(web.post(place, self._upload) for place in _PLACES),
             *(web.head(place, self._asked) for place in _PLACES),
         ]
-
-    def _document(self, document: Obj) -> Any:
-        async def serve(request: web.Request) -> web.StreamResponse:
-            try:
-                self._front_proxy.user(request)
-            except ApiError as error:
-                return _failure(error)
-            return web.Response(body=orjson.dumps(document), content_type="application/json")
-
-        return serve
 
     # -- tokens
 
@@ -100,7 +91,7 @@ class Uploads:
             body = await request.read()
             try:
                 claim = msgspec.json.decode(body, type=_Request).spec.pvc_name
-                answer = orjson.loads(body)
+                made = orjson.loads(body)
             except msgspec.MsgspecError as error:
                 raise ApiError("BadRequest", f"the request cannot be read: {error}") from None
             if not claim:
@@ -111,10 +102,10 @@ class Uploads:
             claims = {"ns": namespace, "claim": claim, "uid": there["metadata"]["uid"], "exp": int(time.time()) + _LIFE}
             token = jwt.encode(claims, self._key, algorithm="HS256")
         except ApiError as error:
-            return _failure(error)
-        answer |= {"apiVersion": _GROUP_VERSION, "kind": _KIND, "status": {"token": token}}
-        answer["metadata"] = {**(answer.get("metadata") or {}), "namespace": namespace}
-        return web.Response(body=orjson.dumps(answer), status=201, content_type="application/json")
+            return failure(error)
+        made |= {"apiVersion": _GROUP_VERSION, "kind": _KIND, "status": {"token": token}}
+        made["metadata"] = {**(made.get("metadata") or {}), "namespace": namespace}
+        return answer(made, 201)
 
     def _claim(self, request: web.Request) -> dict[str, str]:
         import jwt
@@ -135,7 +126,7 @@ class Uploads:
         try:
             self._claim(request)
         except ApiError as error:
-            return _failure(error)
+            return failure(error)
         return web.Response()
 
     # -- data
@@ -144,10 +135,10 @@ class Uploads:
         try:
             await self._hand_on(request, self._claim(request))
         except ApiError as error:
-            return _failure(error)
+            return failure(error)
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             log.warning("an upload broke off: %s", error)
-            return _failure(ApiError("ServiceUnavailable", f"the importer does not answer: {error}; upload again"))
+            return failure(ApiError("ServiceUnavailable", f"the importer does not answer: {error}; upload again"))
         return web.Response()
 
     async def _hand_on(self, request: web.Request, claims: dict[str, str]) -> None:
@@ -177,11 +168,11 @@ class Uploads:
                 (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
                 if length > _LONGEST_ANSWER:
                     raise ApiError("InternalError", "the importer's answer is too long")
-                answer = msgspec.json.decode(await reader.readexactly(length), type=_Answer)
+                said = msgspec.json.decode(await reader.readexactly(length), type=_Answer)
         finally:
             writer.close()
-        if not answer.done:
-            raise ApiError("BadRequest", answer.message)
+        if not said.done:
+            raise ApiError("BadRequest", said.message)
 
 
 def _check_open(claim: Obj) -> None:
@@ -206,15 +197,5 @@ def group() -> Obj:
 
 
 def _resources() -> Obj:
-    tokens = {
-        "name": TOKENS,
-        "singularName": _KIND.lower(),
-        "namespaced": True,
-        "kind": _KIND,
-        "verbs": ["create"],
-    }
+    tokens = {"name": TOKENS, "singularName": _KIND.lower(), "namespaced": True, "kind": _KIND, "verbs": ["create"]}
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": _GROUP_VERSION, "resources": [tokens]}
-
-
-def _failure(error: ApiError) -> web.Response:
-    return web.Response(body=orjson.dumps(error.status()), status=error.code, content_type="application/json")
