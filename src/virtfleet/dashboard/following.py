@@ -133,16 +133,19 @@ class _Page:
         news = asyncio.Event()
 
         async def tell() -> None:
+            rows = [row for row in changed.values() if row is not None]
+            gone = [uid for uid, row in changed.items() if row is None]
+            changed.clear()
+            await self.say(wish.id, rows=rows, gone=gone)
+
+        async def go_on_telling() -> None:
             while True:
                 await news.wait()
                 await asyncio.sleep(_GATHERING)
                 news.clear()
-                told = dict(changed)
-                changed.clear()
-                rows = [row for row in told.values() if row is not None]
-                await self.say(wish.id, rows=rows, gone=[uid for uid, row in told.items() if row is None])
+                await tell()
 
-        telling = tasks.held(tell(), "telling a page")
+        telling = tasks.held(go_on_telling(), "telling a page")
         try:
             async with self._visitor.api.watch(
                 followed.resource,
@@ -164,8 +167,7 @@ class _Page:
         finally:
             telling.cancel()
         if changed:
-            rows = [row for row in changed.values() if row is not None]
-            await self.say(wish.id, rows=rows, gone=[uid for uid, row in changed.items() if row is None])
+            await tell()
         return version
 
 
@@ -178,9 +180,6 @@ def _fields(wish: Wish) -> str:
 def _shown(wish: Wish, followed: Followed, data: bytes) -> dict[str, Any]:
     obj = orjson.loads(data)
     if wish.name and wish.kind in WHOLE:
-        resource = followed.resource
-        return {
-            **followed.row(obj),
-            "object": {"apiVersion": resource.api_version, "kind": resource.kind, **whole(obj)},
-        }
+        about = {"apiVersion": followed.resource.api_version, "kind": followed.resource.kind}
+        return {**followed.row(obj), "object": {**about, **whole(obj)}}
     return followed.row(obj)

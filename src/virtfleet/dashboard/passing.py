@@ -8,7 +8,6 @@ from aiohttp import hdrs, web
 from virtfleet.dashboard.paths import PREFIX, passage
 from virtfleet.dashboard.visitors import Visitor
 from virtfleet.kube import proxy
-from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError
 from virtfleet.work import tasks
 
@@ -33,7 +32,6 @@ async def pass_on(request: web.Request, visitor: Visitor) -> web.StreamResponse:
         path,
         params=query,
         body=await body(request),
-        content_type="application/json" if request.method != "PATCH" else Patch.MERGE,
         warnings=warnings,
     )
     return web.Response(body=answer, content_type="application/json")

@@ -14,7 +14,7 @@ from virtfleet.kube.resource import VMI_MIGRATIONS, VMIS, VMS
 
 PREFIX = "/k8s"
 _NAME = r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?"
-_PLACE = rf"/namespaces/(?P<namespace>{_NAME})"
+_PLACE = rf"/namespaces/{_NAME}"
 _STEPS = rf"/apis/{re.escape(GROUP)}/{VERSIONS[0]}{_PLACE}"
 _STREAMS = "console|vnc"
 _OF_VM = "start|stop|restart|migrate"
@@ -25,30 +25,26 @@ _OF_VMI = "pause|unpause|softreboot|reset"
 class Passage:
     """Requests of one kind that are passed on."""
 
-    methods: frozenset[str]
-    path: re.Pattern[str]
+    methods: tuple[str, ...]
+    path: str
     queries: frozenset[str] = frozenset()
     stream: bool = False
 
 
-def _passage(methods: str, path: str, queries: str = "", *, stream: bool = False) -> Passage:
-    return Passage(frozenset(methods.split()), re.compile(path), frozenset(queries.split()), stream)
-
-
-_WRITES = "dryRun fieldValidation"
+_WRITES = frozenset(("dryRun", "fieldValidation"))
 PASSAGES = (
-    _passage("POST", rf"{VMS.root}{_PLACE}/{VMS.plural}", _WRITES),
-    _passage("PUT DELETE", rf"{VMS.root}{_PLACE}/{VMS.plural}/{_NAME}", _WRITES),
-    _passage("DELETE", rf"{VMIS.root}{_PLACE}/(?:{VMIS.plural}|{VMI_MIGRATIONS.plural})/{_NAME}", _WRITES),
-    _passage("PUT", rf"{_STEPS}/{VMS.plural}/{_NAME}/(?:{_OF_VM})"),
-    _passage("PUT", rf"{_STEPS}/{VMIS.plural}/{_NAME}/(?:{_OF_VMI})"),
-    _passage("GET", rf"{_STEPS}/{VMIS.plural}/{_NAME}/(?:{_STREAMS})", "preserveSession", stream=True),
+    Passage(("POST",), rf"{VMS.root}{_PLACE}/{VMS.plural}", _WRITES),
+    Passage(("PUT", "DELETE"), rf"{VMS.root}{_PLACE}/{VMS.plural}/{_NAME}", _WRITES),
+    Passage(("DELETE",), rf"{VMIS.root}{_PLACE}/(?:{VMIS.plural}|{VMI_MIGRATIONS.plural})/{_NAME}", _WRITES),
+    Passage(("PUT",), rf"{_STEPS}/{VMS.plural}/{_NAME}/(?:{_OF_VM})"),
+    Passage(("PUT",), rf"{_STEPS}/{VMIS.plural}/{_NAME}/(?:{_OF_VMI})"),
+    Passage(("GET",), rf"{_STEPS}/{VMIS.plural}/{_NAME}/(?:{_STREAMS})", frozenset(("preserveSession",)), stream=True),
 )
 
 
 def passage(method: str, raw_path: str) -> Passage | None:
     """How a request is passed on, by its path as it came: what is encoded or climbs matches nothing."""
-    return next((p for p in PASSAGES if method in p.methods and p.path.fullmatch(raw_path)), None)
+    return next((p for p in PASSAGES if method in p.methods and re.fullmatch(p.path, raw_path)), None)
 
 
 def is_name(text: object) -> bool:

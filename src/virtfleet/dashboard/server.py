@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 from aiohttp import web
 
@@ -20,11 +22,11 @@ class Login(msgspec.Struct, forbid_unknown_fields=True):
     token: str = ""
 
 
+@dataclass
 class Dashboard:
     """The routes of one server."""
 
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
+    _guard: Guard
 
     def routes(self) -> list[web.RouteDef]:
         guard = self._guard
