@@ -12,7 +12,7 @@ from kube_fixtures import eventually
 
 from virtfleet.handler.devices import host as hostdevices
 from virtfleet.handler.devices.host import Source, Unit
-from virtfleet.handler.devices.plugins import Devices
+from virtfleet.handler.devices.plugin import Devices
 from virtfleet.local.node import devices
 from virtfleet.local.node.devices import AdmissionRefused
 from virtfleet.local.node.devices import Devices as Kubelet

@@ -6,7 +6,6 @@ Discovery is by the directory that is handed in as the node's root, so that a tr
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
@@ -165,11 +164,6 @@ def _usb_set(root: Path, devices: Collection[Path]) -> Unit:
         nodes=nodes,
         address=",".join(f"{bus}:{number}" for bus, number in numbers),
     )
-
-
-def distinct_nodes(units: Collection[Unit]) -> list[str]:
-    """The device nodes of several units, each once."""
-    return list(dict.fromkeys(itertools.chain.from_iterable(unit.nodes for unit in units)))
 
 
 def _type_name(name: str) -> str:

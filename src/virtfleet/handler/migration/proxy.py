@@ -15,6 +15,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
+from virtfleet.api.names import MIGRATION_INTERFACE
 from virtfleet.handler.migration.links import GREETING, Identity, Link, LinkError, Purpose, Word
 from virtfleet.handler.migration.relay import Relay
 from virtfleet.handler.pods import files as podfiles
@@ -22,6 +25,7 @@ from virtfleet.protocol.channels import Channel, Line, Packet, close_aside
 from virtfleet.protocol.messages import CHANNELS_SOCKET
 from virtfleet.protocol.wire import WireError
 from virtfleet.work import tasks
+from virtfleet.work.commands import CommandError, run
 
 logger = logging.getLogger(__name__)
 
@@ -130,6 +134,16 @@ class Incoming:
             self._control = None
 
 
+async def dedicated_address(interface: str = MIGRATION_INTERFACE) -> str:
+    """This handler's address on the network that migrations have for themselves, where Multus put it on one."""
+    try:
+        links = msgspec.json.decode(await run("ip", "-json", "addr", "show", "dev", interface))
+    except CommandError:
+        return ""  # there is no such interface
+    addresses = (each for link in links for each in link.get("addr_info", ()))
+    return next((each["local"] for each in addresses if each.get("scope") == "global"), "")
+
+
 async def dial(pod: Path, channel: Channel) -> socket.socket:
     """A connection of the launcher's to its own libvirt or hypervisor."""
     line = Line(podfiles.connect(pod, _VOLUME, _SOCKET, kind=socket.SOCK_SEQPACKET))
@@ -211,27 +225,22 @@ class Proxy:
         self._wanted_port = port
         self._incoming: dict[str, Incoming] = {}
         self._greeting = tasks.Owned()
-        self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
 
     def listen(self) -> None:
-        if self._listener is None:
+        if self._accepting is None:
             family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-            self._listener = socket.create_server(
-                (self._host, self._wanted_port), family=family, backlog=_MOST_STRANGERS
-            )
-            self._listener.setblocking(False)
-            self.port = self._listener.getsockname()[1]
-            self._accepting = tasks.start(self._accept(self._listener), "migrations: listener")
+            place = self._host, self._wanted_port
+            listener = socket.create_server(place, family=family, backlog=_MOST_STRANGERS)
+            listener.setblocking(False)
+            self.port = listener.getsockname()[1]
+            self._accepting = tasks.start(self._accept(listener), "migrations: listener")
 
     def close(self) -> None:
         if self._accepting:
             self._accepting.cancel()
         for uid in [*self._incoming]:
             self.forget(uid)
-
-    def incoming(self, uid: str) -> Incoming | None:
-        return self._incoming.get(uid)
 
     def expect(self, incoming: Incoming) -> None:
         self.listen()
@@ -240,9 +249,6 @@ class Proxy:
     def forget(self, uid: str) -> None:
         if incoming := self._incoming.pop(uid, None):
             incoming.close()
-
-    def busy(self) -> bool:
-        return bool(self._incoming)
 
     async def _accept(self, listener: socket.socket) -> None:
         with listener:

@@ -106,13 +106,12 @@ class Preparation:
 
     async def _wire(self, vmi: VMI, launcher: Launcher, process: PodProcess, *, started: bool) -> list[Wired]:
         """The guest's interfaces, set up where that is still to be done."""
-        pod = process.pod
         if not started:
-            return await self.networks.set_up(pod, process, vmi)
-        wired, links = self.networks.known(pod, process, vmi), launcher.state.links if launcher.state else {}
+            return await self.networks.set_up(process, vmi)
+        wired, links = self.networks.known(process.pod, process, vmi), launcher.state.links if launcher.state else {}
         plugged = {w.name for w in wired if w.mac in links}
         if due := [name for name in arrived(process, vmi) if name not in plugged]:
-            wired = await self.networks.set_up(pod, process, vmi, due)
+            wired = await self.networks.set_up(process, vmi, due)
         return wired
 
 

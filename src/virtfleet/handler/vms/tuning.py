@@ -8,6 +8,7 @@ import re
 import resource
 from collections.abc import Iterable
 
+from virtfleet.handler.node import topology
 from virtfleet.handler.pods.process import PodProcess
 from virtfleet.hypervisors.base import Descriptor, Tuning
 
@@ -61,12 +62,8 @@ def after_start(launcher: PodProcess, descriptor: Descriptor, tuning: Tuning) ->
 
 def selected(mask: str, numbers: Iterable[int]) -> list[int]:
     """The CPUs of a mask such as "0-3,^1"; all of them where it is empty."""
-    every = sorted(numbers)
-    if not mask:
-        return every
-    chosen: set[int] = set()
-    for part in mask.split(","):
-        first, _, last = part.strip().removeprefix("^").partition("-")
-        span = set(range(int(first), int(last or first) + 1))
-        chosen = chosen - span if part.strip().startswith("^") else chosen | span
-    return [number for number in every if number in chosen]
+    chosen = set() if mask else {*numbers}
+    for part in map(str.strip, mask.split(",")):
+        span = {*topology.ranges(part.removeprefix("^"))}
+        chosen = chosen - span if part.startswith("^") else chosen | span
+    return sorted(chosen.intersection(numbers))
