@@ -13,7 +13,7 @@ import aiohttp
 from aiohttp import web
 
 from virtfleet.api import names
-from virtfleet.dashboard.paths import is_name
+from virtfleet.dashboard.passing import is_name
 from virtfleet.dashboard.visitors import Visitor
 from virtfleet.kube.certificates import client_context
 from virtfleet.kube.component import PORT

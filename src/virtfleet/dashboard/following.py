@@ -18,7 +18,7 @@ import msgspec
 import orjson
 from aiohttp import web
 
-from virtfleet.dashboard.paths import is_name
+from virtfleet.dashboard.passing import is_name
 from virtfleet.dashboard.rows import FOLLOWED, WHOLE, Followed, whole
 from virtfleet.dashboard.visitors import Visitor
 from virtfleet.kube.errors import SILENT, ApiError, is_gone

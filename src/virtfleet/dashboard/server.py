@@ -10,8 +10,7 @@ from aiohttp import web
 from virtfleet.dashboard import answers, figures, pages
 from virtfleet.dashboard.following import follow
 from virtfleet.dashboard.guard import Guard
-from virtfleet.dashboard.passing import body, pass_on
-from virtfleet.dashboard.paths import PREFIX
+from virtfleet.dashboard.passing import PREFIX, body, pass_on
 from virtfleet.dashboard.visitors import IDLE, Visitor
 from virtfleet.kube.errors import ApiError
 

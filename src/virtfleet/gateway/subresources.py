@@ -20,7 +20,7 @@ import virtfleet
 from virtfleet.admission import shape
 from virtfleet.admission.findings import Findings
 from virtfleet.api import names
-from virtfleet.api.subresources import GROUP, TABLE, VERSIONS, VM, VMI, Server, Subresource
+from virtfleet.api.subresources import GROUP, TABLE, VERSIONS, VM, Server, Subresource
 from virtfleet.gateway import authorization, discovery, objectgraph, portforward, volumes
 from virtfleet.gateway.frontproxy import FrontProxy, answer, failure
 from virtfleet.gateway.handlers import Handlers
@@ -88,29 +88,23 @@ class Subresources:
         self._knowledge = knowledge
         self._typed = TypedVms(api)
         self._machines = machines = Machines(api)
-        self._power = Power(api, machines)
         self._moving = Moving(api, machines, knowledge)
-        self._plugging = volumes.Plugging(api, machines)
-        self._own: dict[tuple[str, str], Serve] = {
-            (VM, "portforward"): self._port_forward,
-            (VMI, "portforward"): self._port_forward,
-            (VM, "start"): self._accepted(self._power.start, StartOptions),
-            (VM, "stop"): self._accepted(self._power.stop, StopOptions),
-            (VM, "restart"): self._accepted(self._power.restart, RestartOptions),
-            (VM, "migrate"): self._accepted(self._moving.migrate, MigrateOptions),
-            (VM, "evacuate/cancel"): self._cancel_evacuation,
-            (VMI, "evacuate/cancel"): self._cancel_evacuation,
-            (VM, "addvolume"): self._plugged(self._plugging.add, volumes.AddVolumeOptions),
-            (VMI, "addvolume"): self._plugged(self._plugging.add, volumes.AddVolumeOptions),
-            (VM, "removevolume"): self._plugged(self._plugging.remove, volumes.RemoveVolumeOptions),
-            (VMI, "removevolume"): self._plugged(self._plugging.remove, volumes.RemoveVolumeOptions),
-            (VM, "objectgraph"): self._object_graph,
-            (VMI, "objectgraph"): self._object_graph,
-            (VM, "expand-spec"): self._expand,
-            ("expand-vm-spec", ""): self._expand_sent,
-            ("version", ""): self._version,
-            ("guestfs", ""): self._guestfs,
-            ("healthz", ""): self._healthz,
+        power, plugging = Power(api, machines), volumes.Plugging(api, machines)
+        self._own: dict[str, Serve] = {  # of VMs and VMIs alike
+            "portforward": self._port_forward,
+            "start": self._accepted(power.start, StartOptions),
+            "stop": self._accepted(power.stop, StopOptions),
+            "restart": self._accepted(power.restart, RestartOptions),
+            "migrate": self._accepted(self._moving.migrate, MigrateOptions),
+            "evacuate/cancel": self._cancel_evacuation,
+            "addvolume": self._plugged(plugging.add, volumes.AddVolumeOptions),
+            "removevolume": self._plugged(plugging.remove, volumes.RemoveVolumeOptions),
+            "objectgraph": self._object_graph,
+            "expand-spec": self._expand,
+            "expand-vm-spec": self._expand_sent,
+            "version": self._version,
+            "guestfs": self._guestfs,
+            "healthz": self._healthz,
         }
 
     def routes(self) -> list[web.RouteDef]:
@@ -136,7 +130,7 @@ class Subresources:
 
     def _guarded(self, entry: Subresource, version: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         otherwise = self._ask_handler if entry.server is Server.HANDLER else _refuse
-        serve = self._own.get((entry.resource, entry.name), otherwise)
+        serve = self._own.get(entry.name or entry.resource, otherwise)
 
         async def guarded(request: web.Request) -> web.StreamResponse:
             namespace, name = request.match_info.get("namespace", ""), request.match_info.get("name", "")

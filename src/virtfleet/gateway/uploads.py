@@ -20,7 +20,7 @@ from aiohttp import hdrs, web
 
 from virtfleet.api import names
 from virtfleet.api.kinds import DATA_VOLUME
-from virtfleet.gateway.frontproxy import FrontProxy, answer, failure
+from virtfleet.gateway.frontproxy import FrontProxy, answer, telling
 from virtfleet.kube import certificates
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.component import MountedCredential
@@ -69,9 +69,9 @@ class Uploads:
         return [
             self._front_proxy.document(f"/apis/{names.CDI_UPLOADS}", orjson.dumps(group())),
             self._front_proxy.document(root, orjson.dumps(_resources())),
-            web.post(f"{root}/namespaces/{{namespace}}/{TOKENS}", self._token),
-            *(web.post(place, self._upload) for place in _PLACES),
-            *(web.head(place, self._asked) for place in _PLACES),
+            web.post(f"{root}/namespaces/{{namespace}}/{TOKENS}", telling(self._token)),
+            *(web.post(place, telling(self._upload)) for place in _PLACES),
+            *(web.head(place, telling(self._asked)) for place in _PLACES),
         ]
 
     # -- tokens
@@ -86,23 +86,20 @@ class Uploads:
         import jwt  # brings a whole library of cryptography along, 9 MiB, and few clusters need it
 
         namespace = request.match_info["namespace"]
+        user = self._front_proxy.user(request)
+        body = await request.read()
         try:
-            user = self._front_proxy.user(request)
-            body = await request.read()
-            try:
-                claim = msgspec.json.decode(body, type=_Request).spec.pvc_name
-                made = orjson.loads(body)
-            except msgspec.MsgspecError as error:
-                raise ApiError("BadRequest", f"the request cannot be read: {error}") from None
-            if not claim:
-                raise ApiError("BadRequest", "spec.pvcName: name the claim that is uploaded to")
-            there = await self._api.get(PERSISTENT_VOLUME_CLAIMS, claim, namespace)
-            _check_open(there)
-            log.info("token for uploads to %s/%s for %s", namespace, claim, user.name)
-            claims = {"ns": namespace, "claim": claim, "uid": there["metadata"]["uid"], "exp": int(time.time()) + _LIFE}
-            token = jwt.encode(claims, self._key, algorithm="HS256")
-        except ApiError as error:
-            return failure(error)
+            claim = msgspec.json.decode(body, type=_Request).spec.pvc_name
+            made = orjson.loads(body)
+        except msgspec.MsgspecError as error:
+            raise ApiError("BadRequest", f"the request cannot be read: {error}") from None
+        if not claim:
+            raise ApiError("BadRequest", "spec.pvcName: name the claim that is uploaded to")
+        there = await self._api.get(PERSISTENT_VOLUME_CLAIMS, claim, namespace)
+        _check_open(there)
+        log.info("token for uploads to %s/%s for %s", namespace, claim, user.name)
+        claims = {"ns": namespace, "claim": claim, "uid": there["metadata"]["uid"], "exp": int(time.time()) + _LIFE}
+        token = jwt.encode(claims, self._key, algorithm="HS256")
         made |= {"apiVersion": _GROUP_VERSION, "kind": _KIND, "status": {"token": token}}
         made["metadata"] = {**(made.get("metadata") or {}), "namespace": namespace}
         return answer(made, 201)
@@ -123,10 +120,7 @@ class Uploads:
 
     async def _asked(self, request: web.Request) -> web.StreamResponse:
         """Whether uploads are taken here."""
-        try:
-            self._claim(request)
-        except ApiError as error:
-            return failure(error)
+        self._claim(request)
         return web.Response()
 
     # -- data
@@ -134,11 +128,10 @@ class Uploads:
     async def _upload(self, request: web.Request) -> web.StreamResponse:
         try:
             await self._hand_on(request, self._claim(request))
-        except ApiError as error:
-            return failure(error)
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             log.warning("an upload broke off: %s", error)
-            return failure(ApiError("ServiceUnavailable", f"the importer does not answer: {error}; upload again"))
+            why = f"the importer does not answer: {error}; upload again"
+            raise ApiError("ServiceUnavailable", why) from error
         return web.Response()
 
     async def _hand_on(self, request: web.Request, claims: dict[str, str]) -> None:

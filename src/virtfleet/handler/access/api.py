@@ -21,7 +21,7 @@ from virtfleet.api.subresources import PROTOCOL
 from virtfleet.domain import paths
 from virtfleet.handler.access import stream as access_stream
 from virtfleet.handler.access import vsock
-from virtfleet.handler.access.answers import COMMANDS, GUEST_ANSWERS, TRUE, Command, Obstacle, check, check_agent
+from virtfleet.handler.access.answers import COMMANDS, GUEST_ANSWERS, NO_AGENT, TRUE, Command, check, check_agent
 from virtfleet.handler.access.seats import End, Seats
 from virtfleet.handler.access.vsock import Unreached, Vsock
 from virtfleet.handler.pods import files as podfiles
@@ -121,9 +121,7 @@ class Access:
             except ApiError as error:
                 problem = error
             logger.info("%s %s: %s", request.method, request.path, problem.message)
-            return web.Response(
-                status=problem.code, body=orjson.dumps(problem.status()), content_type="application/json"
-            )
+            return _json(problem.status(), problem.code)
 
         return answer
 
@@ -172,9 +170,8 @@ class Access:
 
     def _telling(self, form: Callable[[GuestInfo], Obj]) -> Action:
         async def tell(_: web.Request, vm: RunningVm) -> web.Response:
-            check(vm.name, vm.launcher.state, (Obstacle.NO_AGENT,))
-            guest = await vm.launcher.call(GetGuestInfo())
-            return web.Response(body=orjson.dumps(form(guest)), content_type="application/json")
+            check(vm.name, vm.launcher.state, (NO_AGENT,))
+            return _json(form(await vm.launcher.call(GetGuestInfo())))
 
         return tell
 
@@ -249,6 +246,10 @@ class Access:
         return client
 
 
+def _json(document: Obj, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=orjson.dumps(document), content_type="application/json")
+
+
 def _websocket(request: web.Request) -> web.WebSocketResponse:
     # Screens are compressed by themselves; keystrokes gain nothing by it.
     client = web.WebSocketResponse(protocols=(PROTOCOL,), compress=False, timeout=access_stream.FAREWELL)
@@ -269,8 +270,7 @@ async def _connect(vm: RunningVm, socket: Socket) -> tuple[asyncio.StreamReader,
 
 def _unfreeze_timeout(body: bytes) -> int:
     try:
-        wanted = orjson.loads(body)["unfreezeTimeout"]
-        seconds = duration.seconds(wanted)
+        seconds = duration.seconds(orjson.loads(body)["unfreezeTimeout"])
     except (ValueError, KeyError, TypeError):
         seconds = None
     if seconds is None:

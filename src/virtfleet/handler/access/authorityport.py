@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 from google.protobuf import empty_pb2, wrappers_pb2
 
-from virtfleet.work import tasks
+from virtfleet.work import sockets, tasks
 
 logger = logging.getLogger(__name__)
 
@@ -41,12 +41,9 @@ _BOUNDS = [
 def listen() -> socket.socket:
     """On the node's vsock, which has an address once vhost_vsock is loaded."""
     listener = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
-    try:
+    with sockets.kept(listener):
         listener.bind((socket.VMADDR_CID_HOST, PORT))
         listener.listen(16)
-    except BaseException:
-        listener.close()
-        raise
     return listener
 
 
@@ -58,13 +55,10 @@ class AuthorityPort:
         wanted: Callable[[], bool],
         bundle: Callable[[], bytes],
         listen: Callable[[], socket.socket] = listen,
-        *,
-        look: float = LOOK,
     ) -> None:
         self._wanted = wanted
         self._bundle = bundle
         self._listen = listen
-        self._look = look
         self._guests: Counter[Any] = Counter()
 
     @property
@@ -81,12 +75,12 @@ class AuthorityPort:
                     async with self._serving():
                         said = ""
                         while self._wanted():  # noqa: ASYNC110 (no event says so)
-                            await asyncio.sleep(self._look)
+                            await asyncio.sleep(LOOK)
                 except (OSError, RuntimeError) as error:  # another handler of this machine may have the port
                     if str(error) != said:
                         logger.warning("guests cannot ask for authorities on vsock port %d: %s", PORT, error)
                     said = str(error)
-            await asyncio.sleep(self._look)
+            await asyncio.sleep(LOOK)
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:

@@ -17,6 +17,7 @@ from virtfleet.handler.access.seats import End
 from virtfleet.kube import certificates
 from virtfleet.kube.certificates import Credential
 from virtfleet.kube.errors import ApiError
+from virtfleet.work import sockets
 
 logger = logging.getLogger(__name__)
 
@@ -50,12 +51,9 @@ def asked(query: Mapping[str, str]) -> tuple[int, bool]:
 async def dial(cid: int, port: int) -> socket.socket:
     """A connection from this node's kernel."""
     connection = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
-    try:
+    with sockets.kept(connection):
         connection.setblocking(False)
         await asyncio.get_running_loop().sock_connect(connection, (cid, port))
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 

@@ -30,14 +30,13 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 10.0
 class Plugin:
     """`run()` it as a task. `registered`: whether the kubelet knows of it; `changed` is called when that changes."""
 
-    def __init__(self, directory: Path, source: Source, changed: Callable[[], None], look: float) -> None:
+    def __init__(self, directory: Path, source: Source, changed: Callable[[], None]) -> None:
         self.source = source
         self.registered = False
         self._kubelet = directory / KUBELET_SOCKET
         self._name = source.resource.removeprefix(names.DEVICE_PREFIX).replace("/", "-")
         self._socket = directory / f"kubevirt-{self._name}.sock"
         self._changed = changed
-        self._look = look
         self._units: Units = {}
         self._news = asyncio.Event()  # a new one after each change
 
@@ -64,7 +63,7 @@ class Plugin:
             logger.info("device plugin %s: registered", self.source.resource)
             self._set_registered(True)
             while self._socket.exists() and _identity(self._kubelet) == kubelet:
-                await asyncio.sleep(self._look)
+                await asyncio.sleep(LOOK)
                 self._refresh()
             if self._socket.exists():
                 logger.info("device plugin %s: the kubelet has restarted", self.source.resource)
@@ -151,7 +150,6 @@ class Devices:
     directory: Path
     sources: Callable[[], Iterable[Source]]
     changed: Callable[[], None]
-    look: float = LOOK
     _plugins: dict[str, tuple[Plugin, asyncio.Task[None]]] = field(default_factory=dict, init=False)
     _looked: bool = field(default=False, init=False)
 
@@ -165,7 +163,7 @@ class Devices:
             while True:
                 await self._adjust({source.resource: source for source in self.sources()})
                 self._looked = True
-                await asyncio.sleep(self.look)
+                await asyncio.sleep(LOOK)
         finally:
             await self._adjust({})
 
@@ -178,5 +176,5 @@ class Devices:
             if resource in self._plugins:
                 self._plugins[resource][0].source = source
             else:
-                plugin = Plugin(self.directory, source, self.changed, self.look)
+                plugin = Plugin(self.directory, source, self.changed)
                 self._plugins[resource] = plugin, tasks.keep(plugin.run, f"device plugin: {resource}")

@@ -137,14 +137,9 @@ class Identity:
     async def accept(self, connection: socket.socket) -> Link:
         """The link of a connection that somebody made to us, as soon as it is known who. Closed where that fails."""
         _keep_alive(connection)
-        try:
+        with sockets.kept(connection):
             first = await _done(connection, lambda: connection.recv(1, socket.MSG_PEEK))
-            if first != _HANDSHAKE:
-                return Link(connection)
-            return await self._secured(connection, listening=True)
-        except BaseException:
-            connection.close()
-            raise
+            return await self._secured(connection, listening=True) if first == _HANDSHAKE else Link(connection)
 
     async def dial(self, address: str, port: int, hello: Hello, *, plain: bool) -> Link:
         """A link to another handler, which has been told what it is for. Raises LinkError and OSError."""
@@ -152,18 +147,15 @@ class Identity:
         connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             async with asyncio.timeout(GREETING):
-                await asyncio.get_running_loop().sock_connect(connection, (address, port))
-                _keep_alive(connection)
-                link = Link(connection) if plain else await self._secured(connection, listening=False)
-                connection = link.connection
-                await link.send(hello)
+                with sockets.kept(connection):
+                    await asyncio.get_running_loop().sock_connect(connection, (address, port))
+                    _keep_alive(connection)
+                    link = Link(connection) if plain else await self._secured(connection, listening=False)
+                with sockets.kept(link.connection):
+                    await link.send(hello)
                 return link
         except TimeoutError:
-            connection.close()
             raise LinkError(f"{address} port {port} does not answer within {GREETING:.0f} s") from None
-        except BaseException:
-            connection.close()
-            raise
 
     async def _secured(self, connection: socket.socket, *, listening: bool) -> Link:
         server, client = self._tls()
@@ -173,17 +165,14 @@ class Identity:
             do_handshake_on_connect=False,
             server_hostname=None if listening else SERVER_NAME,
         )
-        try:
-            await _done(secured, secured.do_handshake)
+        with sockets.kept(secured):
+            try:
+                await _done(secured, secured.do_handshake)
+            except ssl.SSLError as error:
+                raise LinkError(f"no TLS with the other side: {error}") from None
             peer = peers.of(secured.getpeercert() or {})
             if peer.name != self._name:
                 raise LinkError(f"the certificate is that of {peer.name}; handlers speak to {self._name} only")
-        except ssl.SSLError as error:
-            secured.close()
-            raise LinkError(f"no TLS with the other side: {error}") from None
-        except BaseException:
-            secured.close()
-            raise
         return Link(secured)
 
     def _tls(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:

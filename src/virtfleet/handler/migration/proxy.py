@@ -13,6 +13,7 @@ import posixpath
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -207,31 +208,29 @@ class ChannelsOut:
         self._relays.begin(link, near, channel)
 
 
+@dataclass
 class Proxy:
     """Listens on `address` for all migrations to this node, and connects for those that leave it."""
 
-    def __init__(
-        self, identity: Identity, address: str, *, host: str = "", port: int = 0, dedicated: bool = False
-    ) -> None:
-        self.address = address
-        """Where other nodes reach it."""
-        self.dedicated = dedicated
-        """Whether that is on the network that migrations have for themselves."""
-        self.port = 0
-        self.refuses = False
-        """Whether this handler ends, and takes no new migration."""
-        self.identity = identity
-        self._host = host or ("::" if ":" in address else "0.0.0.0")
-        self._wanted_port = port
-        self._incoming: dict[str, Incoming] = {}
-        self._greeting = tasks.Owned()
-        self._accepting: asyncio.Task[None] | None = None
+    identity: Identity
+    address: str
+    """Where other nodes reach it."""
+    host: str = ""
+    port: int = 0
+    """The one to listen on, 0 for any that is free; then the one that it listens on."""
+    dedicated: bool = False
+    """Whether the address is on the network that migrations have for themselves."""
+    refuses: bool = field(default=False, init=False)
+    """Whether this handler ends, and takes no new migration."""
+    _incoming: dict[str, Incoming] = field(default_factory=dict, init=False)
+    _greeting: tasks.Owned = field(default_factory=tasks.Owned, init=False)
+    _accepting: asyncio.Task[None] | None = field(default=None, init=False)
 
     def listen(self) -> None:
         if self._accepting is None:
-            family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-            place = self._host, self._wanted_port
-            listener = socket.create_server(place, family=family, backlog=_MOST_STRANGERS)
+            host = self.host or ("::" if ":" in self.address else "0.0.0.0")
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            listener = socket.create_server((host, self.port), family=family, backlog=_MOST_STRANGERS)
             listener.setblocking(False)
             self.port = listener.getsockname()[1]
             self._accepting = tasks.start(self._accept(listener), "migrations: listener")

@@ -70,8 +70,6 @@ class Heartbeat:
     node: str
     ready: Callable[[], bool]
     cpu_manager_state: Path
-    period: tuple[float, float] = PERIOD
-    patience: float = PATIENCE
     _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def changed(self) -> None:
@@ -85,12 +83,12 @@ class Heartbeat:
             while True:
                 self._news.clear()
                 await self._write(sign(self.ready(), static_cpus(self.cpu_manager_state), time.time()))
-                await self._wait(random.uniform(*self.period))
+                await self._wait(random.uniform(*PERIOD))
         finally:
             await self._say_goodbye()
 
     async def _until_ready(self) -> None:
-        deadline = time.monotonic() + self.patience
+        deadline = time.monotonic() + PATIENCE
         while not self.ready() and (left := deadline - time.monotonic()) > 0:
             self._news.clear()
             await self._wait(left)

@@ -18,7 +18,6 @@ from virtfleet.domain.context import Context
 from virtfleet.handler.devices import access as deviceaccess
 from virtfleet.handler.devices.assigned import assigned, environment
 from virtfleet.handler.network.networks import Networks, Wired, arrived, pluggable
-from virtfleet.handler.node import topology
 from virtfleet.handler.pods import heldimages, hostdisks
 from virtfleet.handler.pods.launchers import Launcher, Unresponsive
 from virtfleet.handler.pods.process import PodProcess
@@ -157,7 +156,7 @@ def _context(
         host_devices=host_devices,
         bridges={w.name: w.bridge for w in wired},
         cpus=tuple(sorted(os.sched_getaffinity(process.number))) if own_cpus else (),
-        cells=topology.cells() if own_cpus else (),
+        cells=tuning.cells() if own_cpus else (),
     )
 
 
