@@ -50,22 +50,20 @@ class Visitor:
     """What goes on for them, and ends with them."""
 
 
+@dataclass(eq=False, repr=False)
 class Visitors:
-    """All who are logged in. They are known to this process alone, and gone with it."""
+    """All who are logged in. They are known to this process alone, and gone with it.
 
-    def __init__(
-        self, config: Callable[[str], Config], *, key: str = "", header: str = "", used: Callable[[str], object] = id
-    ) -> None:
-        """`config` is that of a visitor with a token, or of the owner where the server has one: then `key` is set.
+    `config` is that of a visitor with a token, or of the owner where the server has one: then `key` is set. `used` is
+    told the next key when one was used.
+    """
 
-        `used` is told the next key when one was used.
-        """
-        self.key = key
-        self.header = header
-        self._config = config
-        self._used = used
-        self._salt = secrets.token_bytes(32)
-        self._known: dict[str, Visitor] = {}
+    config: Callable[[str], Config]
+    key: str = ""
+    header: str = ""
+    used: Callable[[str], object] = id
+    _salt: bytes = field(default_factory=lambda: secrets.token_bytes(32), init=False)
+    _known: dict[str, Visitor] = field(default_factory=dict, init=False)
 
     @property
     def way(self) -> str:
@@ -81,7 +79,7 @@ class Visitors:
                 )
             self.key = secrets.token_urlsafe(32)
             visitor = await self._visitor("")
-            self._used(self.key)
+            self.used(self.key)
         else:
             token = _token(header or "") if self.way == "header" else given.strip()
             if not token or len(token) > LONGEST_TOKEN or not token.isascii() or not token.isprintable():
@@ -139,7 +137,7 @@ class Visitors:
 
     async def _visitor(self, token: str) -> Visitor:
         """Somebody whom the API server knows."""
-        config = self._config(token)
+        config = self.config(token)
         api = await Client(config, user_agent=_AGENT).__aenter__()
         try:
             review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}

@@ -131,7 +131,7 @@ class Usage(Collector):
 
     def _of_migrations(self) -> Iterable[Metric]:
         """Of VMs on their way to other nodes. Their launchers tell every second."""
-        leaving = [(vm.record, vm.outgoing.report()) for vm in self._vms() if vm.outgoing]
+        leaving = [(vm.record, vm.launcher.report(vm.outgoing.uid)) for vm in self._vms() if vm.outgoing]
         under_way = [(record, report) for record, report in leaving if report.total_bytes]
         for known, value in TRANSFER if under_way else ():
             entries = [([self._node, record.namespace, record.name], value(report)) for record, report in under_way]

@@ -72,31 +72,32 @@ class Relays:
             self._loop.call_soon_threadsafe(self._running.discard, relay)
 
 
+@dataclass(eq=False)
 class Incoming:
     """A guest on its way here. `changed` is called when the source says something new."""
 
-    def __init__(
-        self, uid: str, pod: Path, document: str, changed: Callable[[], None], *, plain: bool, by_itself: bool = False
-    ) -> None:
-        self.uid = uid
-        self.plain = plain
-        """Whether the migration's settings switch encryption off."""
-        self.by_itself = by_itself
-        """Whether libvirt lets the guest run as soon as all of it is here, because post-copy is allowed."""
-        self.source_ended = False
-        self.source_keeps = ""
-        self.arriving = asyncio.Lock()
-        self.arrived = False
-        """Whether the guest has been let run here."""
-        self._pod = pod
-        self._said = Word(document=document)
-        self._changed = changed
-        self._relays = Relays(f"migration {uid}")
-        self._control: Link | None = None
+    uid: str
+    pod: Path
+    document: str
+    changed: Callable[[], None]
+    plain: bool
+    """Whether the migration's settings switch encryption off."""
+    by_itself: bool = False
+    """Whether libvirt lets the guest run as soon as all of it is here, because post-copy is allowed."""
+    source_ended: bool = False
+    source_keeps: str = ""
+    arriving: asyncio.Lock = field(default_factory=asyncio.Lock)
+    arrived: bool = False
+    """Whether the guest has been let run here."""
+    _control: Link | None = None
+
+    def __post_init__(self) -> None:
+        self._said = Word(document=self.document)
+        self._relays = Relays(f"migration {self.uid}")
 
     async def say(self, *, complete: bool = False, running: bool = False) -> None:
         """Tell the source, now and whenever it calls again."""
-        word = Word(document=self._said.document, complete=complete, running=running)
+        word = Word(document=self.document, complete=complete, running=running)
         if word == self._said:
             return
         self._said = word
@@ -113,7 +114,7 @@ class Incoming:
             raise LinkError(f"it has {MOST_CONNECTIONS} connections")
         else:
             channel = Channel(purpose.value)
-            self._relays.begin(link, await dial(self._pod, channel), channel)
+            self._relays.begin(link, await dial(self.pod, channel), channel)
 
     def close(self) -> None:
         self._relays.stop()
@@ -130,7 +131,7 @@ class Incoming:
                 word = await link.word()
                 self.source_ended = self.source_ended or word.source_ended
                 self.source_keeps = self.source_keeps or word.source_keeps
-                self._changed()
+                self.changed()
         finally:
             self._control = None
 

@@ -21,7 +21,7 @@ from virtfleet.handler.pods import files as podfiles
 from virtfleet.handler.pods.process import PodProcess
 from virtfleet.protocol import wire
 from virtfleet.protocol.client import Client, LauncherGone, Refused
-from virtfleet.protocol.messages import COMMAND_SOCKET, DomainState, Event, Message, Request
+from virtfleet.protocol.messages import COMMAND_SOCKET, DomainState, Event, Message, MigrationReport, Request
 from virtfleet.protocol.wire import WireError
 from virtfleet.work import sockets, tasks
 from virtfleet.work.pacing import Backoff
@@ -81,6 +81,11 @@ class Launcher:
             raise Unresponsive(f"{name}: the launcher did not answer within {ANSWER:.0f} s") from None
         except (LauncherGone, WireError) as error:
             raise Unresponsive(f"{name}: {error}") from None
+
+    def report(self, migration: str) -> MigrationReport:
+        """What it says of a migration."""
+        report = self.state.migration if self.state else None
+        return report if report and report.uid == migration else MigrationReport()
 
     def lacks(self, request: type[Message]) -> str:
         """Why a launcher of an earlier version cannot do what takes part in a migration; "" where it can, or may."""

@@ -157,7 +157,7 @@ class Departures:
     ) -> tuple[Leaving, float | None]:
         if outgoing.ended and not outgoing.keeps:
             return Leaving.LEFT, await self._let_go(instance, vm, migration, outgoing)
-        report, change = outgoing.report(), Obj()
+        report, change = vm.launcher.report(outgoing.uid), Obj()
         if report.failure and not report.running:
             await outgoing.keep(report.failure)
         if migration.abort_requested and not outgoing.aborting and not outgoing.keeps:
@@ -188,7 +188,7 @@ class Departures:
         now = time.monotonic()
         vm.left_at = vm.left_at or now
         # That all of it is there is known by the target, who may be away for now, and by libvirt here.
-        arrived = outgoing.complete or migration.target_node_domain_detected or outgoing.report().left
+        arrived = outgoing.complete or migration.target_node_domain_detected or vm.launcher.report(outgoing.uid).left
         passed, limit = now - vm.left_at, _TAKE_OVER if arrived else _SAY_SO
         if passed > limit and not outgoing.running:
             why = LOST % (self._node, migration.target_node, limit)

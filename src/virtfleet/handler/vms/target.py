@@ -26,7 +26,7 @@ from virtfleet.handler.vms.preparation import Preparation
 from virtfleet.handler.vms.work import Attempts, PodWork, Step, next_step
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import Obj
-from virtfleet.protocol.messages import Arrive, GetDocument, Kill, MigrationReport, Prepare, Status
+from virtfleet.protocol.messages import Arrive, GetDocument, Kill, Prepare, Status
 from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class Target:
         """Be there for the source, and let the guest run when it may."""
         incoming = await self._expect(vm, migration)
         incoming.source_ended = incoming.source_ended or bool(migration.source_end_timestamp)
-        report = _report(vm, incoming)
+        report = vm.launcher.report(incoming.uid)
         if incoming.source_keeps and not (incoming.by_itself and report.complete):
             logger.info("%s: the guest stays where it is: %s", vm.record.key, incoming.source_keeps)
             await vm.launcher.call(Kill())
@@ -152,7 +152,7 @@ class Target:
 
     def _heard(self, vm: PodWork, incoming: Incoming) -> None:
         """The source has said something. Its guest stands still now: it is not to wait for a write that goes on."""
-        if incoming.source_ended and _report(vm, incoming).complete:
+        if incoming.source_ended and vm.launcher.report(incoming.uid).complete:
             tasks.start(self._arrive(vm, incoming), f"arrival: {vm.record.key}", expected=(Exception,))
         self._stir(vm.record.key)
 
@@ -167,7 +167,7 @@ class Target:
         async with incoming.arriving:
             if incoming.arrived:
                 return True
-            state, report = vm.launcher.state, _report(vm, incoming)
+            state, report = vm.launcher.state, vm.launcher.report(incoming.uid)
             # Only the arrival lets it run; where it does, an earlier handler of this node has seen to it.
             runs = report.complete and state is not None and state.status in (Status.RUNNING, Status.BLOCKED)
             if not runs:
@@ -188,7 +188,7 @@ class Target:
             "targetNodeDomainDetected": True,
             "targetNodeDomainReadyTimestamp": migration.target_node_domain_ready_timestamp or now,
         }
-        if vm.incoming and (report := _report(vm, vm.incoming)).total_bytes:
+        if vm.incoming and (report := vm.launcher.report(vm.incoming.uid)).total_bytes:
             state["migrationMetrics"] = progress.figures(report)
         if not migration.start_timestamp:
             state["startTimestamp"] = now
@@ -210,12 +210,6 @@ class Target:
             vm.done = None
             what = f"The VirtualMachineInstance migrated to node {self._node}."
             self._recorder.normal(instance.reference, "Migrated", what)
-
-
-def _report(vm: PodWork, incoming: Incoming) -> MigrationReport:
-    """What the launcher says of this migration."""
-    report = vm.launcher.state.migration if vm.launcher.state else None
-    return report if report and report.uid == incoming.uid else MigrationReport()
 
 
 def _on_their_new_claims(status: Obj) -> list[Obj]:
