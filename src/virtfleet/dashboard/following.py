@@ -54,7 +54,7 @@ async def follow(request: web.Request, visitor: Visitor) -> web.StreamResponse:
         await asyncio.wait([listening])
     finally:
         listening.cancel()
-        await page.end()
+        await page.owned.end()
         await socket.close()
     return socket
 
@@ -64,7 +64,7 @@ class _Page:
         self._socket = socket
         self._visitor = visitor
         self._lists: dict[int, asyncio.Task[None]] = {}
-        self._owned = Owned()
+        self.owned = Owned()
 
     async def listen(self) -> None:
         async for message in self._socket:
@@ -83,7 +83,7 @@ class _Page:
                 continue
             task = tasks.start(self._follow(wish), f"a page's list: {wish.kind}", expected=(OSError,))
             self._lists[wish.id] = task
-            self._owned.add(task)
+            self.owned.add(task)
 
     def _senseless(self, wish: Wish) -> str:
         if wish.kind not in FOLLOWED:
@@ -94,9 +94,6 @@ class _Page:
 
     async def say(self, number: int, **what: Any) -> None:
         await self._socket.send_str(orjson.dumps({"id": number, **what}).decode())
-
-    async def end(self) -> None:
-        await self._owned.end()
 
     async def _follow(self, wish: Wish) -> None:
         backoff = Backoff(0.5, 15.0)

@@ -74,14 +74,7 @@ async def pass_on(request: web.Request, visitor: Visitor) -> web.StreamResponse:
         raise ApiError("Forbidden", f"the dashboard does not pass {sorted(strange)[0][:50]!r} on")
     if found.stream:
         return await _stream(request, visitor, path, query)
-    warnings: list[str] = []
-    answer = await visitor.api.request(
-        request.method,
-        path,
-        params=query,
-        body=await body(request),
-        warnings=warnings,
-    )
+    answer = await visitor.api.request(request.method, path, params=query, body=await body(request), warnings=[])
     return web.Response(body=answer, content_type="application/json")
 
 

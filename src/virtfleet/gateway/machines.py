@@ -127,14 +127,9 @@ class Machines:
     async def _get(self, resource: Resource, namespace: str, name: str) -> Obj:
         with ignoring(is_not_found):
             return await self._api.get(resource, name, namespace)
-        raise not_found(resource, name, namespace)
-
-
-def not_found(resource: Resource, name: str, namespace: str) -> ApiError:
-    """There is no such object."""
-    kind = resource.kind.lower()
-    message = f'{kind}.{names.GROUP} "{name}" not found in namespace {namespace}'
-    return ApiError("NotFound", message, details=_details(kind, name))
+        kind = resource.kind.lower()
+        message = f'{kind}.{names.GROUP} "{name}" not found in namespace {namespace}'
+        raise ApiError("NotFound", message, details=_details(kind, name))
 
 
 def bad_request(why: str) -> ApiError:

@@ -110,7 +110,7 @@ class Subresources:
     def routes(self) -> list[web.RouteDef]:
         """Documents, and all subresources in all versions."""
         documents: dict[str, Any] = {
-            "/apis": discovery.groups(),
+            "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [discovery.group()]},
             f"/apis/{GROUP}": discovery.group(),
             "/openapi/v2": discovery.swagger(),
             "/openapi/v3": discovery.openapi_index(),

@@ -9,6 +9,7 @@ import asyncio
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -147,7 +148,6 @@ def _family(prefix: str, known: Known, more: list[str], entries: Iterable[tuple[
 
 
 async def _ask(vm: PodWork) -> Values:
-    try:
+    with suppress(Refused, Unresponsive):
         return (await vm.launcher.call(GetStats())).values
-    except (Refused, Unresponsive):
-        return {}
+    return {}

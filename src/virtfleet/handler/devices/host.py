@@ -175,15 +175,13 @@ def _hex(file: Path) -> str:
 
 
 def _text(file: Path) -> str:
-    try:
+    with suppress(OSError):
         return file.read_text().strip()
-    except OSError:
-        return ""
+    return ""
 
 
 def _target(link: Path) -> str:
     """The name of what a link points to."""
-    try:
+    with suppress(OSError):
         return link.readlink().name
-    except OSError:
-        return ""
+    return ""

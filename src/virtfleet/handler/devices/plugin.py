@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,10 @@ class Plugin:
             self._set_registered(True)
             while self._socket.exists() and _identity(self._kubelet) == kubelet:
                 await asyncio.sleep(LOOK)
-                self._refresh()
+                units = self.source.units()
+                if units != self._units:
+                    self._units, news, self._news = units, self._news, asyncio.Event()
+                    news.set()
             if self._socket.exists():
                 logger.info("device plugin %s: the kubelet has restarted", self.source.resource)
             else:  # in KubeVirt's words
@@ -78,13 +82,6 @@ class Plugin:
         if registered != self.registered:
             self.registered = registered
             self._changed()
-
-    def _refresh(self) -> None:
-        """See which devices there are now, and tell the kubelet if that is news."""
-        units = self.source.units()
-        if units != self._units:
-            self._units, news, self._news = units, self._news, asyncio.Event()
-            news.set()
 
     # The kubelet's calls, by the names of its API.
 
@@ -132,11 +129,10 @@ def _device(name: str, unit: Unit) -> Any:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    try:
+    with suppress(OSError):
         status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns
+        return status.st_ino, status.st_mtime_ns
+    return None
 
 
 def _words(error: BaseException) -> str:

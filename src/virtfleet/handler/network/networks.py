@@ -289,10 +289,7 @@ class Networks:
 
     @staticmethod
     def _resolver(process: PodProcess | None) -> Resolver:
-        if process is None:
-            return Resolver()
-        try:
-            with process.opened("etc/resolv.conf", confined.READ) as file:
+        if process:
+            with suppress(OSError), process.opened("etc/resolv.conf", confined.READ) as file:
                 return resolver(confined.read_file(file, _LONGEST_RESOLVER).decode(errors="replace"))
-        except OSError:
-            return Resolver()
+        return Resolver()

@@ -193,11 +193,7 @@ def _take_over(nic: InterfaceRequest, link: Link, present: Collection[str]) -> l
 
     That one is a bridge without ports, because not every kernel has dummy interfaces.
     """
-    rename = [
-        f"link set {nic.link} down",
-        f"link set {nic.link} name {nic.moved}",
-        f"link add {nic.link} type bridge",
-    ]
+    rename = [f"link set {nic.link} down", f"link set {nic.link} name {nic.moved}", f"link add {nic.link} type bridge"]
     return [
         *(rename if nic.moved not in present else [] if nic.link in present else rename[2:]),
         f"addr flush dev {nic.moved}",
@@ -229,7 +225,4 @@ def undo(nic: InterfaceRequest, link: Link, present: Mapping[str, str]) -> list[
         *(f"addr replace {address} dev {nic.link}" for address in link.addresses),
     ]
     made = [name for name in (nic.tap, nic.bridge) if name in present]
-    return [
-        *(f"link delete dev {name}" for name in (*held, *made)),
-        *(back if nic.moved in present else []),
-    ]
+    return [*(f"link delete dev {name}" for name in (*held, *made)), *(back if nic.moved in present else [])]

@@ -56,10 +56,9 @@ def not_schedulable() -> Obj:
 
 def static_cpus(state: Path) -> bool:
     """Whether the kubelet gives Pods CPUs of their own, by its checkpoint."""
-    try:
+    with suppress(OSError, orjson.JSONDecodeError):
         return bool(orjson.loads(state.read_bytes()).get("policyName") == "static")
-    except (OSError, orjson.JSONDecodeError):
-        return False
+    return False
 
 
 @dataclass
@@ -79,19 +78,16 @@ class Heartbeat:
         """Give signs of life until cancelled; the last one says that no VM shall come."""
         await self._write(not_schedulable())
         try:
-            await self._until_ready()
+            deadline = time.monotonic() + PATIENCE
+            while not self.ready() and (left := deadline - time.monotonic()) > 0:
+                self._news.clear()
+                await self._wait(left)
             while True:
                 self._news.clear()
                 await self._write(sign(self.ready(), static_cpus(self.cpu_manager_state), time.time()))
                 await self._wait(random.uniform(*PERIOD))
         finally:
             await self._say_goodbye()
-
-    async def _until_ready(self) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not self.ready() and (left := deadline - time.monotonic()) > 0:
-            self._news.clear()
-            await self._wait(left)
 
     async def _wait(self, seconds: float) -> None:
         with suppress(TimeoutError):

@@ -32,11 +32,9 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 def shown(launcher: PodProcess, directory: str) -> set[str]:
     """Names in a directory of a Pod at which something is mounted."""
-    try:
-        with launcher.opened(directory, os.O_RDONLY | os.O_DIRECTORY) as place:
-            return {name for name in os.listdir(place) if is_mount(place, name)}
-    except FileNotFoundError:
-        return set()
+    with suppress(FileNotFoundError), launcher.opened(directory, os.O_RDONLY | os.O_DIRECTORY) as place:
+        return {name for name in os.listdir(place) if is_mount(place, name)}
+    return set()
 
 
 async def show(source: int, of: PodProcess, launcher: PodProcess, directory: str, name: str) -> None:

@@ -145,11 +145,9 @@ class PodProcess:
 
     def has(self, path: str) -> bool:
         """Whether there is something at a path of its own file system."""
-        try:
-            with self.opened(path, os.O_PATH):
-                return True
-        except FileNotFoundError:
-            return False
+        with suppress(FileNotFoundError), self.opened(path, os.O_PATH):
+            return True
+        return False
 
 
 def of_pod(pod: str, names: tuple[str, ...]) -> list[PodProcess]:

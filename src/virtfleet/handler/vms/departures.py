@@ -83,8 +83,7 @@ class Departures:
         migration = departing(instance.vmi, self._node)
         if vm.outgoing and (migration is None or vm.outgoing.uid != migration.migration_uid):
             await self.let_go(vm)
-        report = vm.launcher.state.migration if vm.launcher.state else None
-        if report and report.asks:
+        if vm.launcher.state and (report := vm.launcher.state.migration) and report.asks:
             return Leaving.NO, await self._stay(instance, vm, migration, report)
         if migration is None:
             return Leaving.NO, None

@@ -10,6 +10,7 @@ import os
 import re
 import resource
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from virtfleet.domain.context import NumaCell
@@ -85,10 +86,9 @@ def cells(sysfs: Path = SYSFS) -> tuple[NumaCell, ...]:
 
 
 def _siblings(sysfs: Path, cpu: int) -> tuple[int, ...]:
-    try:
+    with suppress(OSError):
         return ranges((sysfs / f"cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
-    except OSError:
-        return (cpu,)
+    return (cpu,)
 
 
 def ranges(text: str) -> tuple[int, ...]:
