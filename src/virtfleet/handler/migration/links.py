@@ -14,7 +14,8 @@ import ssl
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -126,13 +127,12 @@ class Link:
         self.connection.close()
 
 
+@dataclass
 class Identity:
     """This handler to others: `credential` is its present certificate, `name` the one that all handlers have."""
 
-    def __init__(self, credential: Callable[[], Credential], name: str) -> None:
-        self._credential = credential
-        self._name = name
-        self._contexts: tuple[Credential, ssl.SSLContext, ssl.SSLContext] | None = None
+    _credential: Callable[[], Credential]
+    _name: str
 
     async def accept(self, connection: socket.socket) -> Link:
         """The link of a connection that somebody made to us, as soon as it is known who. Closed where that fails."""
@@ -158,7 +158,7 @@ class Identity:
             raise LinkError(f"{address} port {port} does not answer within {GREETING:.0f} s") from None
 
     async def _secured(self, connection: socket.socket, *, listening: bool) -> Link:
-        server, client = self._tls()
+        server, client = _tls(self._credential())
         secured = (server if listening else client).wrap_socket(
             connection,
             server_side=listening,
@@ -175,17 +175,17 @@ class Identity:
                 raise LinkError(f"the certificate is that of {peer.name}; handlers speak to {self._name} only")
         return Link(secured)
 
-    def _tls(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        credential = self._credential()
-        if self._contexts is None or self._contexts[0] is not credential:
-            server = certificates.server_context(credential, clients=credential.bundle, required=True)
-            client = certificates.client_context(credential.bundle, credential)
-            for context in (server, client):
-                context.minimum_version = ssl.TLSVersion.TLSv1_3
-                # One direction may end before the other: its TCP stream does, and that ends no session.
-                context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
-            self._contexts = (credential, server, client)
-        return self._contexts[1:]
+
+@lru_cache(1)
+def _tls(credential: Credential) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """What is spoken with who calls, and with who is called."""
+    server = certificates.server_context(credential, clients=credential.bundle, required=True)
+    client = certificates.client_context(credential.bundle, credential)
+    for context in (server, client):
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        # One direction may end before the other: its TCP stream does, and that ends no session.
+        context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
+    return server, client
 
 
 def _keep_alive(connection: socket.socket) -> None:

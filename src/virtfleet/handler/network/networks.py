@@ -48,6 +48,9 @@ class Resolver(msgspec.Struct, frozen=True):
     search: list[str] = []
 
 
+_NO_RESOLVER = Resolver()
+
+
 class Wired(msgspec.Struct, frozen=True, kw_only=True):
     """One interface as it is set up."""
 
@@ -106,11 +109,7 @@ def _guests(name: str, field: str, version: int, text: str) -> str:
         raise ValueError(f"spec.networks[{name}].pod.{field}: {error}") from None
 
 
-def wired(
-    vmi: VMI,
-    links: Mapping[str, Link],
-    resolver: Resolver = Resolver(),  # noqa: B008 (it is immutable)
-) -> list[Wired]:
+def wired(vmi: VMI, links: Mapping[str, Link], resolver: Resolver = _NO_RESOLVER) -> list[Wired]:
     """What came of the VMI's interfaces, as far as the Pod has them. Pure."""
     options = {i.name: i.dhcp_options for i in vmi.spec.domain.devices.interfaces}
     return [
@@ -292,4 +291,4 @@ class Networks:
         if process:
             with suppress(OSError), process.opened("etc/resolv.conf", confined.READ) as file:
                 return resolver(confined.read_file(file, _LONGEST_RESOLVER).decode(errors="replace"))
-        return Resolver()
+        return _NO_RESOLVER

@@ -33,13 +33,12 @@ _FAREWELL = 5.0
 
 def sign(schedulable: bool, static_cpus: bool, now: float) -> Obj:
     """The merge patch of the Node."""
-    said = {True: "true", False: "false"}
     return {
         "metadata": {
             "labels": {
-                names.SCHEDULABLE: said[schedulable],
-                names.CPU_MANAGER: said[static_cpus],
-                names.DEPRECATED_CPU_MANAGER: said[static_cpus],
+                names.SCHEDULABLE: str(schedulable).lower(),
+                names.CPU_MANAGER: str(static_cpus).lower(),
+                names.DEPRECATED_CPU_MANAGER: str(static_cpus).lower(),
             },
             "annotations": {
                 names.HANDLER_HEARTBEAT: times.timestamp(now),
