@@ -1,9 +1,11 @@
-"""Waiting for a socket that does not block, where asyncio's own calls cannot do what is done with it."""
+"""Sockets that asyncio's own calls cannot do for: waiting for one that does not block, and letting go of one."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO
 
 
@@ -19,6 +21,16 @@ async def ready(connection: socket.socket | IO[bytes], *, writable: bool) -> Non
         await waiting
     finally:
         remove(number)
+
+
+@contextmanager
+def kept(connection: socket.socket) -> Iterator[None]:
+    """Where something goes wrong with a connection it is closed; else it goes on after the context."""
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _settle(waiting: asyncio.Future[None]) -> None:
