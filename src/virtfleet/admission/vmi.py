@@ -68,4 +68,4 @@ def check_metadata(metadata: Section, path: str, by: Asker, findings: Findings) 
     try:
         hooks.sidecars(read(metadata, "annotations"))
     except ValueError as error:
-        findings.invalid(f"{path}.annotations", f"annotation {names.HOOK_SIDECARS}: {error}")
+        findings.invalid(f"{path}.annotations", str(error))

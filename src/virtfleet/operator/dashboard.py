@@ -9,7 +9,7 @@ from __future__ import annotations
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.operator import roles
-from virtfleet.operator.deployments import CERTIFICATES_MOUNT, certificates, deployment
+from virtfleet.operator.deployments import deployment
 from virtfleet.operator.endpoints import service
 
 VIRT_DASHBOARD = "virt-dashboard"
@@ -19,23 +19,21 @@ _AUTHORITY_MOUNT = {"name": "cluster", "mountPath": "/etc/virtfleet/cluster", "r
 
 
 def render(installation: Installation) -> list[Obj]:
-    wanted = installation.dashboard
+    wanted = installation.configuration.dashboard
     if wanted is None:
         return []
     made = deployment(
         installation,
         VIRT_DASHBOARD,
         ACCOUNT,
-        replicas=1,
-        labels=installation.labels,
         args=[
             *(f"--host-name={host}" for host in wanted.hosts),
             *([f"--token-header={wanted.token_header}"] if wanted.token_header else []),
         ],
-        volumeMounts=[CERTIFICATES_MOUNT, _AUTHORITY_MOUNT],
     )
-    made["spec"]["template"]["spec"] |= {
-        "automountServiceAccountToken": False,
-        "volumes": [certificates(VIRT_DASHBOARD), _AUTHORITY],
-    }
+    made["spec"]["replicas"] = 1
+    pod = made["spec"]["template"]["spec"]
+    pod["automountServiceAccountToken"] = False
+    pod["volumes"].append(_AUTHORITY)
+    pod["containers"][0]["volumeMounts"].append(_AUTHORITY_MOUNT)
     return [roles.service_account(installation, ACCOUNT), service(installation, VIRT_DASHBOARD), made]

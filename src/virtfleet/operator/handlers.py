@@ -17,17 +17,16 @@ from virtfleet.installation import Installation
 from virtfleet.kube.component import PORT
 from virtfleet.kube.resource import Obj
 from virtfleet.operator import amounts, deployments, roles
-from virtfleet.operator.digest import digest
 from virtfleet.operator.endpoints import METRICS_LABEL
+from virtfleet.operator.objects import digest
 from virtfleet.pods.networks import NETWORKS
 from virtfleet.pools.model import Pool
-from virtfleet.pools.placement import handler_placement
+from virtfleet.pools.placement import apart, handler_placement
 
 VIRT_HANDLER = "virt-handler"
 CONTENT = "virtfleet.io/handler-content"
 """Annotation of handler Pods: what they were made of, but for their placement."""
 
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PLACEMENT = ("nodeSelector", "affinity", "tolerations")
 NODE_FACTS = "/var/lib/kubevirt-node-labeller"
 # Time for a handler to see live migrations through that end at its node.
@@ -94,20 +93,17 @@ def marked(daemon_set: Obj) -> Obj:
 
 def _alone(placement: dict[str, Any]) -> dict[str, Any]:
     """The placement with the rule that a node has one handler at a time."""
-    affinity = placement.get("affinity") or {}
-    anti = affinity.get("podAntiAffinity") or {}
-    one = {
+    others = {
         "labelSelector": {
             "matchLabels": {names.APP_LABEL: VIRT_HANDLER},
             "matchExpressions": [{"key": names.STAND_IN, "operator": "DoesNotExist"}],
         },
         "topologyKey": "kubernetes.io/hostname",
     }
-    anti = {**anti, _REQUIRED: [*(anti.get(_REQUIRED) or ()), one]}
     critical = {"key": "CriticalAddonsOnly", "operator": "Exists"}
     return {
         **placement,
-        "affinity": {**affinity, "podAntiAffinity": anti},
+        "affinity": apart(placement.get("affinity") or {}, others),
         "tolerations": [critical, *(placement.get("tolerations") or ())],
     }
 

@@ -24,7 +24,7 @@ from virtfleet.operator import (
     policies,
     roles,
 )
-from virtfleet.operator.digest import digest
+from virtfleet.operator.objects import digest
 
 APPLIED = "virtfleet.io/applied"
 """Annotation of installed objects: what the operator last made of them, as a digest and the names of its fields."""

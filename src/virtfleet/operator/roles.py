@@ -6,16 +6,15 @@ manage objects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from virtfleet.api import names
 from virtfleet.api.kinds import KINDS, READ, Verbs
 from virtfleet.api.subresources import GROUP, TABLE, Role
 from virtfleet.installation import Installation
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.resource import ADMISSION, RBAC, Obj
 
-RBAC = "rbac.authorization.k8s.io"
 OPERATOR = "kubevirt-operator"
 API, CONTROLLER, HANDLER = "kubevirt-apiserver", "kubevirt-controller", "kubevirt-handler"
 
@@ -139,7 +138,7 @@ _INSTALLS = {
 _INSTALLS_CLUSTER_WIDE = {
     RBAC: ["clusterroles", "clusterrolebindings"],
     "apiextensions.k8s.io": ["customresourcedefinitions"],
-    "admissionregistration.k8s.io": [
+    ADMISSION: [
         "mutatingwebhookconfigurations",
         "validatingadmissionpolicies",
         "validatingadmissionpolicybindings",
@@ -167,12 +166,8 @@ def operator_own_rules() -> list[Rule]:
     return _distinct([*own, *SCRAPES, *(rules for account in OWN_RULES.values() for rules in account)])
 
 
-def _distinct(rules: Iterable[Rule]) -> list[Rule]:
-    distinct: list[Rule] = []
-    for each in rules:
-        if each not in distinct:
-            distinct.append(each)
-    return distinct
+def _distinct(rules: Sequence[Rule]) -> list[Rule]:
+    return [each for number, each in enumerate(rules) if each not in rules[:number]]
 
 
 def render(installation: Installation) -> list[Obj]:
@@ -185,9 +180,8 @@ def render(installation: Installation) -> list[Obj]:
     aggregated = "false" if installation.configuration.role_aggregation_strategy == "Manual" else "true"
     for name, rules in PEOPLE.items():
         label = {f"{RBAC}/aggregate-to-{name}": aggregated} if name in _AGGREGATED else {}
-        objects.append(
-            _role("ClusterRole", installation.metadata(f"{names.GROUP}:{name}", label, namespaced=False), rules)
-        )
+        metadata = installation.metadata(f"{names.GROUP}:{name}", label, namespaced=False)
+        objects.append(_role("ClusterRole", metadata, rules))
     shown = [each for each in EVERYBODY if each["apiGroups"] == [_SIZES]]
     objects.append(_role("ClusterRole", installation.metadata(f"{_SIZES}:view", namespaced=False), shown))
     metadata = installation.metadata(f"{names.GROUP}:default", namespaced=False)

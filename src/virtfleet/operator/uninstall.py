@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from virtfleet.api import names, times
+from virtfleet.api.conditions import drop
 from virtfleet.api.kinds import KINDS, VMI
 from virtfleet.installation import WAIT_FOR_VMS, Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ignoring, is_not_found
 from virtfleet.kube.resource import CRDS, KUBEVIRTS, NODES, Obj, Resource, of_kind
 from virtfleet.operator.conditions import DEGRADED, DELETED, DELETING, Verdict, conditions
+from virtfleet.operator.objects import shown
 from virtfleet.operator.render import OWN_DEFINITION, YIELDING
 from virtfleet.operator.world import INSTALLED, TYPES, World
 
@@ -16,13 +18,9 @@ _NAMED = 10
 # What makes VMs before these.
 _WORKLOADS = [of_kind(kind) for kind in sorted(KINDS, key=lambda kind: kind is VMI) if kind.instance]
 # What is ours on a Node.
-_PREFIXES = names.NODE_FACT_PREFIXES
 _LABELS = (
+    *(names.SCHEDULABLE, names.SERVED_BY, names.CPU_MANAGER, names.DEPRECATED_CPU_MANAGER),
     *names.NODE_FACTS,
-    names.SCHEDULABLE,
-    names.SERVED_BY,
-    names.CPU_MANAGER,
-    names.DEPRECATED_CPU_MANAGER,
 )
 _ANNOTATIONS = (names.HANDLER_HEARTBEAT, names.HANDLER_VERSION, names.IMAGE_VOLUMES_OF)
 WAIT = 2.0
@@ -78,8 +76,7 @@ class Uninstall:
                 continue
             if not known.synced.is_set():
                 return True
-            objects = known.list()
-            left = [obj for obj in objects if obj["metadata"]["name"] not in kept]
+            left = [obj for obj in known.list() if obj["metadata"]["name"] not in kept]
             for obj in left:
                 await self._delete(resource, obj)
             if left:
@@ -101,25 +98,17 @@ class Uninstall:
 
     async def _tell(self, kubevirt: Obj, phase: str, waiting_for: str = "") -> Obj:
         """The phase, and who has to go first. Returns the object as it is then."""
-        meta, old = kubevirt["metadata"], kubevirt.get("status") or {}
-        known = old.get("conditions") or []
+        known = (kubevirt.get("status") or {}).get("conditions") or []
         verdicts = [Verdict(DEGRADED, True, "WorkloadsExist", waiting_for)] if waiting_for else []
-        others = [c for c in known if c["type"] != DEGRADED]
-        now = times.timestamp()
-        status = {"phase": phase, "health": phase, "conditions": [*others, *conditions(known, verdicts, now)]}
-        if any(old.get(key) != value for key, value in status.items()):
-            stored = await self._api.patch(
-                KUBEVIRTS, meta["name"], {"status": status}, meta["namespace"], subresource="status"
-            )
-            self._world.kubevirts.observe(stored)
-            return stored
-        return kubevirt
+        told = [*drop(known, DEGRADED), *conditions(known, verdicts, times.timestamp())]
+        return await self._world.write_status(kubevirt, {"phase": phase, "health": phase, "conditions": told})
 
     async def _clean_nodes(self) -> None:
         """Take off the nodes what handlers and the operator wrote on them."""
         for node in await self._api.list(NODES):
             meta = node["metadata"]
-            labels = [key for key in meta.get("labels") or () if key.startswith(_PREFIXES) or key in _LABELS]
+            known = meta.get("labels") or ()
+            labels = [key for key in known if key.startswith(names.NODE_FACT_PREFIXES) or key in _LABELS]
             notes = [key for key in _ANNOTATIONS if key in (meta.get("annotations") or {})]
             if names.IMAGE_VOLUMES_OF in notes:  # the label is ours only then
                 labels.append(names.IMAGE_VOLUMES)
@@ -136,6 +125,5 @@ class Uninstall:
 
 
 def _named(workloads: list[tuple[Resource, Obj]]) -> str:
-    names = [f"{resource.kind} {o['metadata']['namespace']}/{o['metadata']['name']}" for resource, o in workloads]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"the uninstall strategy is {WAIT_FOR_VMS}; delete {', '.join(names[:_NAMED])}{more} first"
+    those = (f"{resource.kind} {o['metadata']['namespace']}/{o['metadata']['name']}" for resource, o in workloads)
+    return f"the uninstall strategy is {WAIT_FOR_VMS}; delete {shown(those, _NAMED)} first"

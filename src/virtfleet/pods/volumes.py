@@ -62,6 +62,17 @@ class Mounted:
         self.volumes.append({"name": name, **source})
         self.mounts.append({"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})})
 
+    def add_claim(
+        self, name: str, claim: str, places: tuple[str, str], *, block: bool, read_only: bool = False
+    ) -> None:
+        """At one of two places: as a directory, or as a device."""
+        source = {"persistentVolumeClaim": {"claimName": claim, **({"readOnly": True} if read_only else {})}}
+        if block:
+            self.volumes.append({"name": name, **source})
+            self.devices.append({"name": name, "devicePath": places[1]})
+        else:
+            self.add(name, source, places[0], read_only=read_only)
+
     def add_image(self, name: str, image: HeldImage, *, hold: bool) -> None:
         """An image as a volume, or as something that virt-handler mounts over an empty one."""
         policy = {"pullPolicy": image.pull_policy} if image.pull_policy else {}
@@ -147,12 +158,8 @@ def _volume(into: Mounted, volume: Volume, index: int, block_volumes: Collection
 
 
 def _claim(into: Mounted, name: str, claim: str, block_volumes: Collection[str], *, read_only: bool = False) -> None:
-    source = {"persistentVolumeClaim": {"claimName": claim, **({"readOnly": True} if read_only else {})}}
-    if name in block_volumes:
-        into.volumes.append({"name": name, **source})
-        into.devices.append({"name": name, "devicePath": paths.claim_device(name)})
-    else:
-        into.add(name, source, paths.claim_dir(name), read_only=read_only)
+    places = (paths.claim_dir(name), paths.claim_device(name))
+    into.add_claim(name, claim, places, block=name in block_volumes, read_only=read_only)
 
 
 def _cloud_init(into: Mounted, name: str, source: CloudInitSource) -> None:
