@@ -47,7 +47,7 @@ def judge(pod: Obj, vmi: Obj, cluster: Installation) -> Verdict:
     """
     meta, status = vmi["metadata"], read(vmi, "status")
     node = read(status, "activePods").get(pod["metadata"]["uid"])
-    strategy = cluster.evicted_by(read(vmi, "spec").get("evictionStrategy") or "")
+    strategy = read(vmi, "spec").get("evictionStrategy") or cluster.eviction_strategy
     if node is None or status.get("phase") in FINAL or strategy == "None":
         return _GRANTED
     fixed = conditions.find(status.get("conditions") or [], VMICondition.LIVE_MIGRATABLE)

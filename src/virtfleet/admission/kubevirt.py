@@ -8,7 +8,7 @@ from virtfleet.admission import kubevirt_pools, scheduling
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.hypervisor import hypervisor_error, warn_of_absent
 from virtfleet.admission.sections import Section, read, says
-from virtfleet.api import duration, tlsrules
+from virtfleet.api import times, tlsrules
 from virtfleet.api import view as views
 from virtfleet.api.configuration import KubeVirtConfiguration, TLSConfiguration
 from virtfleet.api.feature_gates import DEPRECATED, DISCONTINUED, STATES, FeatureGates
@@ -88,7 +88,7 @@ def _check_updates(spec: KubeVirtSpec, findings: Findings) -> None:
             field, size = f"{path}.batchEvictionSize", strategy.batch_eviction_size
             findings.invalid(field, f"{size} VMs cannot be evicted; use 1 or more")
         interval = strategy.batch_eviction_interval
-        if interval and duration.seconds(interval) is None:
+        if interval and times.duration(interval) is None:
             field = f"{path}.batchEvictionInterval"
             findings.invalid(field, f"{interval!r} is not a duration; write it like 60s or 10m")
 
@@ -120,7 +120,7 @@ def _check_certificates(selfsigned: Section, findings: Findings) -> None:
     }
     seconds: dict[str, float] = {}
     for field, text in texts.items():
-        value = duration.seconds(text) if text is not None else None
+        value = times.duration(text) if text is not None else None
         if text is not None and value is None:
             findings.invalid(field, f"{text!r} is not a duration; write it like 24h or 90m")
             return

@@ -16,7 +16,7 @@ from pathlib import Path
 import orjson
 from aiohttp import web
 
-from virtfleet.api import duration
+from virtfleet.api import times
 from virtfleet.domain import paths
 from virtfleet.handler.access import stream as access_stream
 from virtfleet.handler.access import vsock
@@ -277,7 +277,7 @@ async def _connect(vm: RunningVm, socket: Socket) -> tuple[asyncio.StreamReader,
 def _unfreeze_timeout(body: bytes) -> int:
     try:
         wanted = orjson.loads(body)["unfreezeTimeout"]
-        seconds = duration.seconds(wanted)
+        seconds = times.duration(wanted)
     except (ValueError, KeyError, TypeError):
         seconds = None
     if seconds is None:
