@@ -286,8 +286,7 @@ class Installation:
         """Socket of the quote generation service for TDX attestation."""
         # An empty path means none; the view cannot tell it from one that is not given.
         compute = (self.spec.get("configuration") or {}).get("confidentialCompute") or {}
-        attestation = (compute.get("tdx") or {}).get("attestation") or {}
-        path = attestation.get("qgsSocketPath")
+        path = ((compute.get("tdx") or {}).get("attestation") or {}).get("qgsSocketPath")
         return _QGS_SOCKET if path is None else path
 
     # -- What VMs may do

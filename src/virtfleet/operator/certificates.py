@@ -19,8 +19,7 @@ from virtfleet.kube.authority import Authority, Lifespan, Profile
 from virtfleet.kube.certificates import Credential
 from virtfleet.kube.component import ADMISSION_KEY
 from virtfleet.kube.resource import Obj
-from virtfleet.operator.dashboard import VIRT_DASHBOARD
-from virtfleet.operator.deployments import VIRT_CONTROLLER, secret_name
+from virtfleet.operator.deployments import VIRT_CONTROLLER, VIRT_DASHBOARD, secret_name
 from virtfleet.operator.endpoints import VIRT_API
 from virtfleet.operator.handlers import VIRT_HANDLER
 from virtfleet.operator.manifest import VIRT_OPERATOR

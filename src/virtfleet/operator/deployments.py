@@ -1,4 +1,9 @@
-"""The control plane of an installation: virt-api and virt-controller, and how few of each may be missing. Pure."""
+"""The control plane of an installation: virt-api and virt-controller, and how few of each may be missing. Pure.
+
+And virt-dashboard, where the KubeVirt object asks for it: a process without any rights of its own. Visitors are known
+to one process only, so there is one replica; a restart costs them a login. The Pod has a service account's name and
+nothing that proves it: no token is mounted, only the certificate authority of the API server.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +15,12 @@ from virtfleet.installation import Installation
 from virtfleet.kube.component import CERTIFICATES, PORT
 from virtfleet.kube.resource import Obj
 from virtfleet.operator import amounts, roles
-from virtfleet.operator.endpoints import METRICS_LABEL, VIRT_API
+from virtfleet.operator.endpoints import METRICS_LABEL, VIRT_API, service
 
-VIRT_CONTROLLER = "virt-controller"
+VIRT_CONTROLLER, VIRT_DASHBOARD = "virt-controller", "virt-dashboard"
+_VISITORS = "kubevirt-dashboard"  # the dashboard's service account
+_AUTHORITY = {"name": "cluster", "configMap": {"name": "kube-root-ca.crt"}}
+_AUTHORITY_MOUNT = {"name": "cluster", "mountPath": "/etc/virtfleet/cluster", "readOnly": True}
 _HOSTNAME = "kubernetes.io/hostname"
 _NOBODY = 65534
 _LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -51,6 +59,21 @@ def render(installation: Installation) -> list[Obj]:
     if installation.replicas > 1:
         objects += [budget(installation, component) for component in _COMPONENTS]
     return objects
+
+
+def dashboard(installation: Installation) -> list[Obj]:
+    wanted = installation.configuration.dashboard
+    if wanted is None:
+        return []
+    header = [f"--token-header={wanted.token_header}"] if wanted.token_header else []
+    arguments = [*(f"--host-name={host}" for host in wanted.hosts), *header]
+    made = deployment(installation, VIRT_DASHBOARD, _VISITORS, args=arguments)
+    made["spec"]["replicas"] = 1
+    pod = made["spec"]["template"]["spec"]
+    pod["automountServiceAccountToken"] = False
+    pod["volumes"].append(_AUTHORITY)
+    pod["containers"][0]["volumeMounts"].append(_AUTHORITY_MOUNT)
+    return [roles.service_account(installation, _VISITORS), service(installation, VIRT_DASHBOARD), made]
 
 
 def deployment(installation: Installation, component: str, account: str, **more: Any) -> Obj:

@@ -111,21 +111,17 @@ def _alone(placement: dict[str, Any]) -> dict[str, Any]:
 def _content(installation: Installation, pool: Pool | None) -> dict[str, Any]:
     """The Pod's spec but for its placement."""
     handler = (pool.handler_image if pool else "") or installation.image(VIRT_HANDLER)
-    launcher, further = installation.fleet.node_image(pool), installation.fleet.further_images(pool)
+    launchers = installation.fleet.node_images(pool)
     containers = [_handler(installation, pool, handler)]
     if installation.pulling():
         # Keeps private launcher images on the node, where launcher Pods may use them without the secret.
-        containers.append(_image_holder(installation, launcher))
-        containers += [_image_holder(installation, image, name) for name, image in further.items()]
+        containers += [_image_holder(installation, image, name) for name, image in launchers.items()]
     return {
         "serviceAccountName": roles.HANDLER,
         "priorityClassName": names.PRIORITY_CLASS,
         "hostPID": True,
         "terminationGracePeriodSeconds": _GRACE,
-        "initContainers": [
-            _describe_node(installation, launcher),
-            *(_describe_node(installation, image, name) for name, image in further.items()),
-        ],
+        "initContainers": [_describe_node(installation, image, name) for name, image in launchers.items()],
         "containers": containers,
         "volumes": [
             deployments.certificates(VIRT_HANDLER),
@@ -167,7 +163,7 @@ def _handler(installation: Installation, pool: Pool | None, image: str) -> dict[
     }
 
 
-def _describe_node(installation: Installation, image: str, only: str = "") -> dict[str, Any]:
+def _describe_node(installation: Installation, image: str, only: str) -> dict[str, Any]:
     """Pulls a launcher image, and lets the hypervisor in it say what the node can do, for the node's labels."""
     return {
         "name": f"virt-launcher-{only}" if only else "virt-launcher",
@@ -180,7 +176,7 @@ def _describe_node(installation: Installation, image: str, only: str = "") -> di
     }
 
 
-def _image_holder(installation: Installation, image: str, only: str = "") -> dict[str, Any]:
+def _image_holder(installation: Installation, image: str, only: str) -> dict[str, Any]:
     small = {"cpu": "100m", "memory": "20Mi"}
     return {
         "name": f"virt-launcher-{only}-image-holder" if only else "virt-launcher-image-holder",

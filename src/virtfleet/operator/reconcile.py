@@ -21,8 +21,8 @@ from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder, Reference
 from virtfleet.kube.resource import DAEMON_SETS, KUBEVIRTS, NODES, PODS, SECRETS, SERVICE_MONITORS, Obj
-from virtfleet.operator import certificates, conditions, imagevolumes, keeping, proof, rollout, undoing
-from virtfleet.operator.apply import Comparer
+from virtfleet.operator import certificates, conditions, imagevolumes, keeping, proof, rollout
+from virtfleet.operator.apply import CannotUndo, Comparer, check_stored
 from virtfleet.operator.conditions import DEGRADED, Findings
 from virtfleet.operator.customize import PatchError
 from virtfleet.operator.endpoints import VIRT_API
@@ -32,7 +32,6 @@ from virtfleet.operator.proof import AGAIN, PROOF, Proving
 from virtfleet.operator.render import render
 from virtfleet.operator.rollout import Change, Fleet, Plan
 from virtfleet.operator.standin import StandIns
-from virtfleet.operator.undoing import CannotUndo
 from virtfleet.operator.uninstall import Uninstall
 from virtfleet.operator.world import RESOURCES, World
 from virtfleet.pools.terms import TooManyTermsError
@@ -135,7 +134,7 @@ class Operator:
             monitors=monitors is not None,
         )
         definitions = [obj for obj in objects if obj["kind"] == "CustomResourceDefinition"]
-        undoing.check(self._world.installed["CustomResourceDefinition"].list(), definitions)
+        check_stored(self._world.installed["CustomResourceDefinition"].list(), definitions)
         await self._apply(definitions)
         if not self._definitions_are_served():
             return None

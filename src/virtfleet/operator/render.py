@@ -16,7 +16,6 @@ from virtfleet.kube.resource import KUBEVIRTS, Obj, of_kind
 from virtfleet.operator import (
     commontypes,
     customize,
-    dashboard,
     deployments,
     endpoints,
     handlers,
@@ -56,7 +55,7 @@ def render(
         *policies.render(installation),
         *endpoints.services(installation),
         *deployments.render(installation),
-        *dashboard.render(installation),
+        *deployments.dashboard(installation),
         *handlers.render(installation),
         *endpoints.admission(installation, trust, key, cdi=cdi),
         *commontypes.render(installation),

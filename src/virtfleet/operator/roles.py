@@ -193,18 +193,13 @@ def service_account(installation: Installation, name: str) -> Obj:
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": installation.metadata(name)}
 
 
-def granted(installation: Installation, account: str, rules: list[Rule], *, namespaced: bool = False) -> list[Obj]:
-    """The role of a service account and its binding: in the whole cluster, or in the installation's namespace."""
-    subject = {"kind": "ServiceAccount", "name": account, "namespace": installation.namespace}
-    return bound(installation, account, rules, subject, namespaced=namespaced)
-
-
-def bound(
-    installation: Installation, name: str, rules: list[Rule], subject: dict[str, Any], *, namespaced: bool = True
+def granted(
+    installation: Installation, name: str, rules: list[Rule], subject: Obj | None = None, *, namespaced: bool = False
 ) -> list[Obj]:
-    """A role of this name and its binding to a subject."""
+    """A role, in the cluster or in the installation's namespace, and its binding: to ours of its name, or a subject."""
     kind, metadata = "Role" if namespaced else "ClusterRole", installation.metadata(name, namespaced=namespaced)
-    return [_role(kind, metadata, rules), _binding(kind, metadata, subject)]
+    own = {"kind": "ServiceAccount", "name": name, "namespace": installation.namespace}
+    return [_role(kind, metadata, rules), _binding(kind, metadata, subject or own)]
 
 
 def _role(kind: str, metadata: dict[str, Any], rules: list[Rule]) -> Obj:

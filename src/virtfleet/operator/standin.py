@@ -25,6 +25,7 @@ from virtfleet.operator.proof import Asking
 from virtfleet.operator.rollout import Change
 
 PREFIX = "virt-handler-stand-in-"
+_STANDING_IN = {"name": names.STAND_IN_VARIABLE, "value": "true"}  # which a handler of another version does not mind
 _LIFE = 400  # seconds: longer than a handler may take that sees migrations through
 
 
@@ -52,6 +53,7 @@ class StandIns(Asking):
 def render(installation: Installation, daemon_set: Obj, node: str) -> Obj:
     template = daemon_set["spec"]["template"]
     spec = {key: value for key, value in template["spec"].items() if key not in PLACEMENT}
+    [handler] = [_small(container) for container in spec["containers"] if container["name"] == VIRT_HANDLER]
     content: dict[str, Any] = {
         **spec,
         "nodeName": node,
@@ -59,16 +61,11 @@ def render(installation: Installation, daemon_set: Obj, node: str) -> Obj:
         "activeDeadlineSeconds": _LIFE,
         "tolerations": [{"operator": "Exists"}],
         "initContainers": [_small(container) for container in spec.get("initContainers") or ()],
-        "containers": [_as_stand_in(_small(c)) for c in spec["containers"] if c["name"] == VIRT_HANDLER],
+        "containers": [{**handler, "env": [*handler.get("env", ()), _STANDING_IN]}],
     }
     labels = {**template["metadata"]["labels"], names.STAND_IN: "true"}
     notes = template["metadata"].get("annotations", {})  # its networks, for example
     return own_pod(installation, f"{PREFIX}{digest(content)}", labels, content, annotations=notes)
-
-
-def _as_stand_in(container: Mapping[str, Any]) -> dict[str, Any]:
-    """By its environment, which a handler of another version does not mind."""
-    return {**container, "env": [*container.get("env", ()), {"name": names.STAND_IN_VARIABLE, "value": "true"}]}
 
 
 def _small(container: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from virtfleet.kube import resource
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache, key_of
 from virtfleet.kube.resource import KUBEVIRTS, NODES, PODS, VMIS, Obj
-from virtfleet.operator.dashboard import VIRT_DASHBOARD
-from virtfleet.operator.deployments import VIRT_CONTROLLER
+from virtfleet.operator.deployments import VIRT_CONTROLLER, VIRT_DASHBOARD
 from virtfleet.operator.endpoints import VIRT_API
 from virtfleet.operator.handlerpods import PROBE, HandlerPod, decode_pod
 from virtfleet.operator.handlers import VIRT_HANDLER
