@@ -48,10 +48,8 @@ def _check_names(case: Case) -> None:
             case.invalid(field, f"{name!r} is not a name: {why}")
     others = [v.service_account.service_account_name for v in spec.volumes if v.service_account is not None]
     if account and any(other != account for other in others):
-        case.invalid(
-            "serviceAccountName",
-            f"the pod runs as {account} while a serviceAccount volume shows {others[0]}; use one account for both",
-        )
+        message = f"the pod runs as {account} while a serviceAccount volume shows {others[0]}; use one account for both"
+        case.invalid("serviceAccountName", message)
 
 
 def _check_start(case: Case) -> None:

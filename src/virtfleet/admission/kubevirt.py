@@ -120,12 +120,12 @@ def _check_certificates(selfsigned: Section, findings: Findings) -> None:
     }
     seconds: dict[str, float] = {}
     for field, text in texts.items():
-        value = times.duration(text) if text is not None else None
-        if text is not None and value is None:
+        if text is None:
+            continue
+        if (value := times.duration(text)) is None:
             findings.invalid(field, f"{text!r} is not a duration; write it like 24h or 90m")
             return
-        if value is not None:
-            seconds[field] = value
+        seconds[field] = value
     ca_life, server_life = (
         seconds.get(f"{kind}.duration", CERTIFICATES_LIVE[kind].total_seconds()) for kind in ("ca", "server")
     )
@@ -174,10 +174,8 @@ def _check_gated_settings(configuration: KubeVirtConfiguration, gates: FeatureGa
 
 def _check_tls(tls: TLSConfiguration, settings: Findings) -> None:
     if tls.ciphers and (tls.min_tls_version or "VersionTLS13") == "VersionTLS13":
-        settings.unsupported(
-            "tlsConfiguration.ciphers",
-            "TLS 1.3 has its own ciphers; remove ciphers, or set minTLSVersion: VersionTLS12",
-        )
+        message = "TLS 1.3 has its own ciphers; remove ciphers, or set minTLSVersion: VersionTLS12"
+        settings.unsupported("tlsConfiguration.ciphers", message)
     elif lacking := tlsrules.unusable(tls.ciphers):
         settings.warn(
             f"{settings.at('tlsConfiguration.ciphers')}: {', '.join(lacking)} cannot be used, for servers here have"

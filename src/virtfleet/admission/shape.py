@@ -80,7 +80,7 @@ def check(obj: Section, findings: Findings) -> bool:
     wrong_types = Findings()
     for path, value, view in _handed_on(kind, obj):
         _converts(value, view, path, wrong_types)
-    _check_quantities(_quantities_of_kind(kind, read(obj, "spec")), "spec", wrong_types)
+    _check_quantities(_said(read(obj, "spec"), _QUANTITIES.get(kind, ())), "spec", wrong_types)
     if kind.instance:
         _check_quantities(_quantities(read(obj, *kind.instance.split("."))), kind.instance, wrong_types)
     findings.causes += wrong_types.causes
@@ -141,21 +141,18 @@ def _check_quantities(quantities: Iterable[tuple[str, Any]], path: str, findings
 
 
 def _quantities(spec: Section) -> Iterator[tuple[str, Any]]:
-    domain = read(spec, "domain")
     for kind in ("requests", "limits"):
-        for name, amount in read(domain, "resources", kind).items():
+        for name, amount in read(spec, "domain", "resources", kind).items():
             yield f"domain.resources.{kind}.{name}", amount
-    for name in ("guest", "maxGuest"):
-        if name in read(domain, "memory"):
-            yield f"domain.memory.{name}", domain["memory"][name]
+    yield from _said(spec, ("domain.memory.guest", "domain.memory.maxGuest"))
     for i, volume in enumerate(spec.get("volumes") or ()):
         for source in ("emptyDisk", "hostDisk"):
             if "capacity" in read(volume, source):
                 yield f"volumes[{i}].{source}.capacity", volume[source]["capacity"]
 
 
-def _quantities_of_kind(kind: OwnKind, spec: Section) -> Iterator[tuple[str, Any]]:
-    for field in _QUANTITIES.get(kind, ()):
+def _said(spec: Section, fields: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    for field in fields:
         *parents, last = field.split(".")
         section = read(spec, *parents)
         if last in section:
