@@ -68,12 +68,7 @@ _MIGRATIONS = MigrationConfiguration(
 _FIRMWARE_SPEAKS = 5  # verbosity of launchers above which the firmware's messages are kept too
 
 # Names of the service accounts whose requests are VirtFleet's own.
-_COMPONENTS = (
-    "kubevirt-apiserver",
-    "kubevirt-controller",
-    "kubevirt-handler",
-    "kubevirt-synchronization-controller",
-)
+_COMPONENTS = ("kubevirt-apiserver", "kubevirt-controller", "kubevirt-handler", "kubevirt-synchronization-controller")
 
 
 @dataclass(frozen=True)

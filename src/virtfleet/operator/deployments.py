@@ -174,8 +174,5 @@ def budget(installation: Installation, component: str) -> Obj:
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": installation.metadata(f"{component}-pdb"),
-        "spec": {
-            "minAvailable": installation.replicas - 1,
-            "selector": {"matchLabels": {names.APP_LABEL: component}},
-        },
+        "spec": {"minAvailable": installation.replicas - 1, "selector": {"matchLabels": {names.APP_LABEL: component}}},
     }

@@ -20,7 +20,7 @@ from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder, Reference
-from virtfleet.kube.resource import DAEMON_SETS, KUBEVIRTS, NODES, PODS, SECRETS, SERVICE_MONITORS, Obj
+from virtfleet.kube.resource import DAEMON_SETS, NODES, PODS, SECRETS, SERVICE_MONITORS, Obj
 from virtfleet.operator import certificates, conditions, imagevolumes, keeping, proof, rollout
 from virtfleet.operator.apply import CannotUndo, Comparer, check_stored
 from virtfleet.operator.conditions import DEGRADED, Findings
@@ -49,12 +49,7 @@ class Operator:
     """`run()` it, beside its world and its recorder."""
 
     def __init__(
-        self,
-        api: KubeApi,
-        world: World,
-        recorder: Recorder,
-        *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        self, api: KubeApi, world: World, recorder: Recorder, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
         self._api = api
         self._world = world
@@ -86,7 +81,10 @@ class Operator:
             return None
         if kubevirt["metadata"].get("deletionTimestamp"):
             return await self._uninstall.step(kubevirt)
-        await self._keep_until_uninstalled(kubevirt)
+        finalizers = kubevirt["metadata"].get("finalizers") or []
+        if names.OPERATOR_FINALIZER not in finalizers:
+            wanted = [*finalizers, names.OPERATOR_FINALIZER]
+            self._world.kubevirts.observe(await self._world.write_finalizers(kubevirt, wanted))
         installation, findings = Installation(kubevirt), Findings()
         again: float | None = None
         try:
@@ -110,18 +108,6 @@ class Operator:
             key=lambda kv: (kv["metadata"].get("creationTimestamp", ""), kv["metadata"]["name"]),
         )
         return key_of(oldest)
-
-    async def _keep_until_uninstalled(self, kubevirt: Obj) -> None:
-        meta = kubevirt["metadata"]
-        finalizers = meta.get("finalizers") or []
-        if names.OPERATOR_FINALIZER not in finalizers:
-            # With the version, because a list is replaced as a whole.
-            wanted = {
-                "resourceVersion": meta["resourceVersion"],
-                "finalizers": [*finalizers, names.OPERATOR_FINALIZER],
-            }
-            stored = await self._api.patch(KUBEVIRTS, meta["name"], {"metadata": wanted}, meta["namespace"])
-            self._world.kubevirts.observe(stored)
 
     async def _install(self, installation: Installation, findings: Findings) -> float | None:
         issued = certificates.issue(installation, await self._secrets(installation), self._now())

@@ -13,16 +13,7 @@ from virtfleet.api import crds, names
 from virtfleet.api.kinds import KINDS
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import KUBEVIRTS, Obj, of_kind
-from virtfleet.operator import (
-    commontypes,
-    customize,
-    deployments,
-    endpoints,
-    handlers,
-    monitoring,
-    policies,
-    roles,
-)
+from virtfleet.operator import commontypes, customize, deployments, endpoints, handlers, monitoring, policies, roles
 from virtfleet.operator.objects import digest
 
 APPLIED = "virtfleet.io/applied"

@@ -136,14 +136,8 @@ class World:
     def needed(self) -> list[Cache[Any]]:
         """Caches without which nothing can be decided."""
         later = [*self.types.values(), self.monitors]
-        return [
-            self.kubevirts,
-            self.pods,
-            self.nodes,
-            self.cdi,
-            self.prometheus,
-            *(c for c in self.installed.values() if c not in later),
-        ]
+        others: list[Cache[Any]] = [self.kubevirts, self.pods, self.nodes, self.cdi, self.prometheus]
+        return [*others, *(cache for cache in self.installed.values() if cache not in later)]
 
     async def write_status(self, kubevirt: Obj, status: Obj) -> Obj:
         """What is not said already of an installation's state. Returns the object as it is then."""
@@ -153,6 +147,12 @@ class World:
             kubevirt = await self._api.patch(KUBEVIRTS, meta["name"], change, meta["namespace"], subresource="status")
             self.kubevirts.observe(kubevirt)
         return kubevirt
+
+    async def write_finalizers(self, kubevirt: Obj, finalizers: list[str]) -> Obj:
+        """With the version, because a list is replaced as a whole and others have finalizers too."""
+        meta = kubevirt["metadata"]
+        change = {"resourceVersion": meta["resourceVersion"], "finalizers": finalizers or None}
+        return await self._api.patch(KUBEVIRTS, meta["name"], {"metadata": change}, meta["namespace"])
 
     def find(self, obj: Obj) -> Obj | None:
         """The installed object of that kind and name."""
