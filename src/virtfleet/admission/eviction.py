@@ -63,7 +63,7 @@ def judge(pod: Obj, vmi: Obj, cluster: Installation) -> Verdict:
 
 
 def _stuck(name: str, fixed: Obj | None) -> str:
-    why = ": ".join(part for part in ((fixed or {}).get("reason"), (fixed or {}).get("message")) if part)
+    why = ": ".join(filter(None, ((fixed or {}).get("reason"), (fixed or {}).get("message"))))
     return (
         f"VMI {name} is configured with an eviction strategy but is not live-migratable"
         f" ({why or 'its guest has not started yet'}); stop the VM, or wait until it can migrate"

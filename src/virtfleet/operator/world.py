@@ -124,12 +124,8 @@ class World:
 
     def changes(self, at_once: Callable[[], None], soon: Callable[[], None]) -> None:
         """Call back on changes: at once where a step may follow, soon where only a count does."""
-
-        for cache in self.needed:
-            _follow(cache, soon if cache is self.nodes else at_once)
-        _follow(self.instances, soon)
-        for types in self.types.values():
-            _follow(types, at_once)
+        for cache in (*self.needed, *self.types.values(), self.instances):
+            _follow(cache, soon if cache in (self.nodes, self.instances) else at_once)
         self._changed = at_once
 
     @property
