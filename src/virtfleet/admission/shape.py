@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from virtfleet.api.kubernetes import Affinity, DataVolume, DNSConfig, DownwardFi
 from virtfleet.api.quantity import Quantity, QuantityError
 from virtfleet.api.view import View, fields
 
+_INDEX = re.compile(r"\[\d+\]")
 LARGEST = 2**60  # room to multiply without leaving the numbers that Kubernetes can hold
 
 _WRONG_TYPE = re.compile(r"Expected `(?P<wanted>.+?)`, got `(?P<got>.+?)`(?: - at `(?P<path>.+)`)?")
@@ -173,3 +175,15 @@ def _check_fields(obj: Section, view: type[View], path: str, findings: Findings)
             _check_fields(value, field.inside, f"{at}.", findings)
         elif field.values:
             findings.check_choice(at, name, value, ("", *field.values), NOT_SUPPORTED)
+
+
+def meant(kind: str, path: str) -> str:
+    """The field that was probably meant with one that does not exist, `spec.domain.devices.disk`; "" for no idea."""
+    *parents, name = _INDEX.sub("", path).split(".")
+    view: type[View] | None = kinds.BY_NAME[kind].view
+    for parent in parents:
+        known = fields(view).get(parent) if view else None
+        view = known.inside if known else None
+    names = {field.lower(): field for field in fields(view)} if view else {}
+    close = get_close_matches(name.lower(), names, n=1, cutoff=0.75)
+    return names[close[0]] if close else ""
