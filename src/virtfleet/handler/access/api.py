@@ -16,7 +16,7 @@ from pathlib import Path
 import orjson
 from aiohttp import web
 
-from virtfleet.api import duration
+from virtfleet.api import times
 from virtfleet.api.subresources import PROTOCOL
 from virtfleet.domain import paths
 from virtfleet.handler.access import stream as access_stream
@@ -270,7 +270,7 @@ async def _connect(vm: RunningVm, socket: Socket) -> tuple[asyncio.StreamReader,
 
 def _unfreeze_timeout(body: bytes) -> int:
     try:
-        seconds = duration.seconds(orjson.loads(body)["unfreezeTimeout"])
+        seconds = times.duration(orjson.loads(body)["unfreezeTimeout"])
     except (ValueError, KeyError, TypeError):
         seconds = None
     if seconds is None:
