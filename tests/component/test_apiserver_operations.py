@@ -14,7 +14,7 @@ from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
-from virtfleet.local.apiserver.kinds.registry import Kind
+from virtfleet.local.apiserver.kinds.registry import Kind, Rules
 from virtfleet.local.apiserver.objects.deletion import DeleteOptions, Outcome
 from virtfleet.local.apiserver.objects.operations import Operations
 
@@ -486,14 +486,12 @@ async def test_kinds_that_allocate_are_written_one_after_the_other(tmp_path: Pat
     async with opened(tmp_path, Slow()) as operations:
         numbers: list[int] = []
 
-        class Allocating(type(Pods(operations).kind.rules)):  # type: ignore[misc]
-            exclusive = True
+        def allocate(obj: Obj) -> None:
+            obj["spec"]["replicas"] = len(list(operations.store.scan("example.io/widgets")))
+            numbers.append(obj["spec"]["replicas"])
 
-            def prepare_create(self, obj: Obj) -> None:
-                obj["spec"]["replicas"] = len(list(operations.store.scan("example.io/widgets")))
-                numbers.append(obj["spec"]["replicas"])
-
-        operations.kinds.add(Kind(WIDGETS, "widget", "WidgetList", rules=Allocating()))
+        rules = Rules(exclusive=True, begin=allocate)
+        operations.kinds.add(Kind(WIDGETS, "widget", "WidgetList", rules=rules))
         widgets = Pods(operations, "example.io", "v1", "widgets")
         await asyncio.gather(*(widgets.create(pod(f"w{i}")) for i in range(10)))
         assert sorted(numbers) == list(range(10))

@@ -16,9 +16,16 @@ from typing import Any
 import orjson
 
 from virtfleet.kube.resource import Resource
-from virtfleet.local.apiserver.kinds import left_out
+from virtfleet.local.apiserver.kinds import (
+    left_out,
+    rules_crds,
+    rules_objects,
+    rules_pods,
+    rules_policies,
+    rules_workloads,
+)
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, Rules
-from virtfleet.local.apiserver.kinds.rules import builtin_rules
+from virtfleet.local.apiserver.kinds.rules_services import Services
 from virtfleet.local.apiserver.kinds.schema import SchemaNode, StructuralSchema, fill_node
 from virtfleet.local.apiserver.kinds.schema_validation import Validator, json_schema
 from virtfleet.local.apiserver.objects.store import Store
@@ -102,7 +109,14 @@ def schema_of(resource: Resource, type_name: str) -> StructuralSchema:
 
 def register(kinds: Kinds, stored: Store, *, services: str = SERVICE_NETWORK) -> None:
     """Add every built-in kind. Rules look other objects up in `stored`; `services` is the range of cluster IPs."""
-    rules = builtin_rules(kinds, stored, ipaddress.IPv4Network(services))
+    rules = {
+        rules_crds.STORAGE: rules_crds.rules(kinds),
+        **rules_objects.rules(stored),
+        **rules_pods.rules(stored),
+        **rules_policies.RULES,
+        **Services(stored, ipaddress.IPv4Network(services)).rules(),
+        **rules_workloads.RULES,
+    }
     subresources: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for entry in facts().resources:
         plural, _, subresource = entry["name"].partition("/")

@@ -6,7 +6,7 @@ a definition can use the kind at once. When a definition is deleted its objects 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any
 
@@ -114,7 +114,7 @@ def custom_kind(spec: Obj, version: Obj, *, ending: bool = False) -> Kind:
         subresource_kinds={"scale": ("autoscaling", "v1", "Scale")} if scale else {},
         columns=tuple(map(_column, version.get("additionalPrinterColumns", ()))),
         schema=custom_schema(resource, version["schema"]["openAPIV3Schema"]),
-        rules=_rules(version.get("selectableFields", ())),
+        rules=Rules(selectable={each["jsonPath"].lstrip("."): "" for each in version.get("selectableFields", ())}),
         scale={
             key: scale[f"{key}Path"].lstrip(".")
             for key in ("specReplicas", "statusReplicas", "labelSelector")
@@ -127,12 +127,6 @@ def custom_kind(spec: Obj, version: Obj, *, ending: bool = False) -> Kind:
 def _column(column: Obj) -> Column:
     optional = {key: column[key] for key in ("format", "description", "priority") if key in column}
     return Column(column["name"], column["type"], path=column["jsonPath"], **optional)
-
-
-def _rules(selectable: Iterable[Obj]) -> Rules:
-    rules = Rules()
-    rules.selectable = {field["jsonPath"].lstrip("."): "" for field in selectable}
-    return rules
 
 
 def custom_schema(resource: Resource, schema: dict[str, Any]) -> StructuralSchema:

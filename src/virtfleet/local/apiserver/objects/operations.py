@@ -290,7 +290,7 @@ class Operations:
         kind.rules.prepare_update(obj, old, subresource)
         if _counts_generations(kind, obj) and _desired(kind, obj) != _desired(kind, old):
             obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
-        faults = metadata.faults(kind, obj) + metadata.update_faults(obj, old)
+        faults = [*metadata.faults(kind, obj), *metadata.update_faults(obj, old)]
         _refuse_faulty(kind, obj, faults + kind.rules.update_faults(obj, old, subresource))
         request.obj = obj
         await self._admit(request, call)
