@@ -43,8 +43,9 @@ class Pods:
             await self.operations.patch(self.kind, self.namespace, name, how, body, call(**more), subresource)
         )
 
-    async def delete(self, name: str, **options: Any) -> tuple[Outcome, Any]:
-        outcome, data = await self.operations.delete(self.kind, self.namespace, name, DeleteOptions(**options), call())
+    async def delete(self, name: str, *, dry_run: bool = False, **more: Any) -> tuple[Outcome, Any]:
+        options, how = DeleteOptions(**more), call(dry_run=dry_run)
+        outcome, data = await self.operations.delete(self.kind, self.namespace, name, options, how)
         return outcome, orjson.loads(data)
 
     def get(self, name: str, subresource: str = "") -> Any:

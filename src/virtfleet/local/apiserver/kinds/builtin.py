@@ -101,7 +101,7 @@ def schema_of(resource: Resource, type_name: str) -> StructuralSchema:
     """The schema of a built-in kind, the same for every server of a process."""
     return StructuralSchema(
         resource,
-        root=partial(facts().node, type_name),
+        make_root=partial(facts().node, type_name),
         validator=Validator(partial(facts().json_schema, type_name), typed=True),
         openapi=partial(facts().openapi, type_name),
     )

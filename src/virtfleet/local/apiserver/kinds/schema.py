@@ -135,26 +135,19 @@ def _go_type(schema: dict[str, Any], node: SchemaNode) -> str:
     return node.type if node.type in ("string", "byte") else names.get(node.type, "map[string]interface {}")
 
 
+@dataclass(frozen=True)
 class StructuralSchema:
     """A schema as the operations use it. Its parts are made when first needed."""
 
-    def __init__(
-        self,
-        resource: Resource,
-        *,
-        root: Callable[[], SchemaNode],
-        validator: Validator,
-        openapi: Callable[[], dict[str, Any]],
-    ) -> None:
-        self._resource = resource
-        self._make_root = root
-        self._validator = validator
-        self._make_openapi = openapi
+    resource: Resource
+    make_root: Callable[[], SchemaNode]
+    validator: Validator
+    openapi: Callable[[], dict[str, Any]]  # v3 components, by name: the kind's own schema and all that it refers to
 
     @cached_property
     def root(self) -> SchemaNode:
         """What objects of the kind look like."""
-        return self._make_root()
+        return self.make_root()
 
     def shape(self, obj: Obj, stored: Obj | None = None) -> list[str]:
         """Remove, in place, fields that the schema does not know, and fill in what it has defaults for; returns the
@@ -170,7 +163,7 @@ class StructuralSchema:
         try:
             _shape_object(self.root, obj, self.root, (), unknown)
         except _DecodeError as error:
-            raise refusals.undecodable(self._resource, str(error)) from None
+            raise refusals.undecodable(self.resource, str(error)) from None
         obj |= shaped
         if stored and self.root.typed and "spec" in stored:
             obj.setdefault("spec", {})  # a struct is never absent
@@ -178,11 +171,7 @@ class StructuralSchema:
 
     def validate(self, obj: Obj) -> list[Cause]:
         """The faults of an object that has been shaped."""
-        return self._validator.faults(obj, self.root)
-
-    def openapi(self) -> dict[str, Any]:
-        """The OpenAPI v3 components, by name: the kind's own schema and all that it refers to."""
-        return self._make_openapi()
+        return self.validator.faults(obj, self.root)
 
     def merge_key(self, path: tuple[str, ...]) -> tuple[str | None, str | None]:
         """For strategic merge: (patchStrategy, patchMergeKey) of the field at `path` (list indexes left out)."""

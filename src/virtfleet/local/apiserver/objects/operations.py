@@ -33,7 +33,7 @@ from virtfleet.local.apiserver.objects.listing import Listing, Paging
 from virtfleet.local.apiserver.objects.ownership import Manager
 from virtfleet.local.apiserver.objects.selection import Selection
 from virtfleet.local.apiserver.objects.store import Record, Stale, Store, encode
-from virtfleet.local.apiserver.objects.watching import Watcher, Watchers
+from virtfleet.local.apiserver.objects.watching import Watchers
 from virtfleet.local.apiserver.rights.access import User
 
 T = TypeVar("T")
@@ -99,12 +99,6 @@ class Operations:
         """One page of what is selected."""
         return listing.page(self.store, selection, paging or Paging())
 
-    async def watch(
-        self, selection: Selection, resource_version: str = "", initial_events: bool | None = None
-    ) -> Watcher:
-        """To be given back with `watchers.close`."""
-        return self.watchers.open(selection, resource_version, initial_events)
-
     # Creating
 
     async def create(self, kind: Kind, namespace: str, obj: Obj, call: Call) -> bytes:
@@ -112,10 +106,8 @@ class Operations:
         record = self._decode(kind, obj, call)
         _place(kind, namespace, None, obj)
         self._require_namespace(kind, namespace, obj["metadata"].get("name", ""))
-        request = AdmissionRequest(
-            "CREATE", kind, namespace, obj["metadata"].get("name", ""), call.user, obj, None, "", call.dry_run
-        )
-        obj = await self._mutate(request, call)
+        request = _request("CREATE", kind, namespace, obj["metadata"].get("name", ""), call, obj)
+        obj = await self._mutate(request)
         _keep_record(obj, record if call.applies else None)
         async with self._turn(kind):
             return await self._begin(kind, namespace, obj, request, call)
@@ -157,9 +149,7 @@ class Operations:
             raise refusals.method_not_allowed()
         if subresource:
             obj.setdefault("metadata", {})
-            request = AdmissionRequest(
-                "CREATE", kind, namespace, name, call.user, obj, None, subresource, call.dry_run, call.options
-            )
+            request = _request("CREATE", kind, namespace, name, call, obj, part=subresource)
             obj = await self.admission.mutate(request) or obj
             await self._admit(request, call)
         return await handler(obj, namespace=namespace, name=name, user=call.user, dry_run=call.dry_run)
@@ -277,12 +267,11 @@ class Operations:
 
     async def _replace(self, kind: Kind, record: Record, old: Obj, obj: Obj, call: Call, subresource: str) -> bytes:
         name, managers = record.name, obj["metadata"].get("managedFields")
-        if not call.patches:
-            _check_uid(kind, old, obj)
-        request = AdmissionRequest(
-            "UPDATE", kind, record.namespace, name, call.user, obj, old, subresource, call.dry_run
-        )
-        obj = await self._mutate(request, call)
+        wanted, present = obj["metadata"].get("uid"), old["metadata"]["uid"]
+        if wanted and wanted != present and not call.patches:
+            raise refusals.precondition_failed(kind.resource, name, "UID", wanted, present)
+        request = _request("UPDATE", kind, record.namespace, name, call, obj, old, subresource)
+        obj = await self._mutate(request)
         _check_version(kind, old, obj)
         metadata.keep_system_fields(obj, old)
         obj = _separated(kind, obj, old, subresource)
@@ -312,14 +301,12 @@ class Operations:
         async def attempt(record: Record) -> tuple[Outcome, bytes]:
             obj = orjson.loads(served(kind, record.data))
             deletion.check_allowed(kind, obj, options)
-            request = AdmissionRequest(
-                "DELETE", kind, namespace, name, call.user, None, obj, "", options.dry_run, call.options
-            )
+            request = _request("DELETE", kind, namespace, name, call, None, obj)
             await self.admission.mutate(request)
             await self._admit(request, call)
             obj = orjson.loads(served(kind, record.data))
             outcome = deletion.begin(kind, obj, options)
-            if outcome is Outcome.UNCHANGED or options.dry_run:
+            if outcome is Outcome.UNCHANGED or call.dry_run:
                 return outcome, encode(obj, None)
             remove = outcome is Outcome.REMOVED
             stored = await self.store.write(kind.storage, namespace, name, obj, base=record, remove=remove)
@@ -329,15 +316,15 @@ class Operations:
 
     async def delete_collection(self, selection: Selection, options: DeleteOptions, call: Call) -> Listing:
         """Delete what is selected now; the answer holds the objects as they were."""
+
+        async def delete_if_there(record: Record) -> None:
+            with ignoring(is_not_found):
+                await self.delete(selection.kind, record.namespace, record.name, options, call)
+
         listed = await self.list(selection)
         for i in range(0, len(listed.records), _DELETED_AT_ONCE):
-            some = listed.records[i : i + _DELETED_AT_ONCE]
-            await asyncio.gather(*(self._delete_if_there(selection.kind, r, options, call) for r in some))
+            await asyncio.gather(*map(delete_if_there, listed.records[i : i + _DELETED_AT_ONCE]))
         return listed
-
-    async def _delete_if_there(self, kind: Kind, record: Record, options: DeleteOptions, call: Call) -> None:
-        with ignoring(is_not_found):
-            await self.delete(kind, record.namespace, record.name, options, call)
 
     # Stations on the way of a write
 
@@ -362,9 +349,8 @@ class Operations:
             call.warnings += [fault for fault in faults if fault not in call.warnings]
         return record
 
-    async def _mutate(self, request: AdmissionRequest, call: Call) -> Obj:
+    async def _mutate(self, request: AdmissionRequest) -> Obj:
         before = request.obj
-        request.options = call.options
         obj = await self.admission.mutate(request)
         assert obj is not None, "an object that is written stays an object"
         if obj is not before:
@@ -388,8 +374,15 @@ class Operations:
             raise refusals.terminating_namespace(kind.resource, name, namespace)
 
 
-def _root(kind: Kind) -> SchemaNode | None:
-    return kind.schema.root if kind.schema else None
+def _request(
+    verb: str, kind: Kind, where: str, name: str, call: Call, obj: Obj | None, old: Obj | None = None, part: str = ""
+) -> AdmissionRequest:
+    """What admission is asked; `part` is the subresource."""
+    return AdmissionRequest(verb, kind, where, name, call.user, obj, old, part, call.dry_run, call.options)
+
+
+def _root(kind: Kind) -> SchemaNode:
+    return kind.schema.root if kind.schema else ownership.ANY
 
 
 def _keep_record(obj: Obj, managers: Any) -> None:
@@ -411,13 +404,11 @@ def _check_type(kind: Kind, obj: Obj) -> None:
     """The object is of the kind that the path says, and has metadata."""
     resource = kind.resource
     if (given := obj.setdefault("apiVersion", resource.api_version)) != resource.api_version:
-        raise refusals.bad_request(
-            f"the API version in the data ({given}) does not match the expected API version ({resource.api_version})"
-        )
+        why = f"the API version in the data ({given}) does not match the expected API version ({resource.api_version})"
+        raise refusals.bad_request(why)
     if (given := obj.setdefault("kind", resource.kind)) != resource.kind:
-        raise refusals.undecodable(
-            resource, f"the kind in the data ({given}) does not match the expected kind ({resource.kind})"
-        )
+        why = f"the kind in the data ({given}) does not match the expected kind ({resource.kind})"
+        raise refusals.undecodable(resource, why)
     if obj.get("metadata") is None:
         obj["metadata"] = {}
     if not isinstance(obj["metadata"], dict):
@@ -432,19 +423,11 @@ def _place(kind: Kind, namespace: str, name: str | None, obj: Obj) -> None:
     elif not meta.get("namespace"):
         meta["namespace"] = namespace
     if meta.get("namespace", "") != namespace:
-        raise refusals.bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
+        why = "the namespace of the provided object does not match the namespace sent on the request"
+        raise refusals.bad_request(why)
     if name is not None and meta.get("name") != name:
-        raise refusals.bad_request(
-            f"the name of the object ({meta.get('name', '')}) does not match the name on the URL ({name})"
-        )
-
-
-def _check_uid(kind: Kind, old: Obj, obj: Obj) -> None:
-    wanted, present = obj["metadata"].get("uid"), old["metadata"]["uid"]
-    if wanted and wanted != present:
-        raise refusals.precondition_failed(kind.resource, old["metadata"]["name"], "UID", wanted, present)
+        why = f"the name of the object ({meta.get('name', '')}) does not match the name on the URL ({name})"
+        raise refusals.bad_request(why)
 
 
 def _check_version(kind: Kind, old: Obj, obj: Obj) -> None:
@@ -465,12 +448,9 @@ def _separated(kind: Kind, obj: Obj, old: Obj, subresource: str) -> Obj:
         return obj
     source = obj if subresource == "status" else old
     if subresource == "status":
-        obj = {**old, "metadata": old["metadata"] if kind.custom else obj["metadata"]}
-        obj["metadata"] = dict(obj["metadata"])
+        obj = {**old, "metadata": dict((old if kind.custom else obj)["metadata"])}
     obj.pop("status", None)
-    if "status" in source:
-        obj["status"] = source["status"]
-    return obj
+    return obj | {"status": source["status"]} if "status" in source else obj
 
 
 def _counts_generations(kind: Kind, obj: Obj) -> bool:
