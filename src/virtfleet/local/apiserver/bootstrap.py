@@ -15,6 +15,7 @@ import orjson
 import yaml
 
 from virtfleet.kube.api import KubeApi
+from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ignoring, is_already_exists, is_not_found
 from virtfleet.kube.resource import (
     CLUSTER_ROLE_BINDINGS,
@@ -25,13 +26,16 @@ from virtfleet.kube.resource import (
     NAMESPACES,
     PRIORITY_CLASSES,
     ROLES,
+    SERVICE_ACCOUNTS,
     SERVICES,
     STORAGE_CLASSES,
     Obj,
     Resource,
 )
+from virtfleet.local.apiserver.objects.store import Change, Store
 from virtfleet.local.apiserver.rights.pki import FRONT_PROXY, Pki
 
+ROOT_CA = "kube-root-ca.crt"
 AUTO_UPDATE = "rbac.authorization.kubernetes.io/autoupdate"
 SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 Complete = Callable[[Obj, Obj], Obj]  # what is wanted, what there is -> the patch that completes it
@@ -135,3 +139,32 @@ def _endpoints(front: Front) -> Obj:
         "endpoints": [{"addresses": [front.address], "conditions": {"ready": True}}],
         "ports": [{"name": "https", "port": front.port, "protocol": "TCP"}],
     }
+
+
+class NamespaceDefaults:
+    """Gives every namespace the service account `default`, and the certificate authority that its pods trust (`bundle`,
+    in PEM). Run `controller`."""
+
+    def __init__(self, store: Store, api: KubeApi, bundle: str) -> None:
+        self._store = store
+        self._api = api
+        self._data = {"ca.crt": bundle}
+        self.controller = Controller("namespace-defaults", self.reconcile)
+        store.follow("/namespaces", self._changed)
+        for storage in ("/serviceaccounts", "/configmaps"):
+            store.listen(storage, self._changed)
+
+    def _changed(self, change: Change) -> None:
+        record = change.record
+        if record.storage == "/namespaces":
+            self.controller.queue.add(record.name)
+        elif record.name in ("default", ROOT_CA):
+            self.controller.queue.add(record.namespace)
+
+    async def reconcile(self, namespace: str) -> None:
+        """Give a namespace what it lacks."""
+        space = self._store.read("/namespaces", "", namespace)
+        if space is not None and not space["metadata"].get("deletionTimestamp"):
+            authority = {"metadata": {"name": ROOT_CA, "namespace": namespace}, "data": self._data}
+            await _ensure(self._api, SERVICE_ACCOUNTS, {"metadata": {"name": "default", "namespace": namespace}})
+            await _ensure(self._api, CONFIG_MAPS, authority, _differing("data"))

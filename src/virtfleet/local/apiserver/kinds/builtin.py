@@ -8,6 +8,7 @@ does beyond its schema is in the rules modules, how it is printed in the tables 
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from functools import cache, partial
 from importlib import resources
@@ -33,6 +34,7 @@ from virtfleet.local.apiserver.tables.table import builtin_columns
 
 SCALE = {"specReplicas": "spec.replicas", "statusReplicas": "status.replicas", "labelSelector": "spec.selector"}
 SERVICE_NETWORK = "10.96.0.0/16"
+_REFERENCE = re.compile(r'"\$ref":"([^"]+)"')
 OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 
 
@@ -77,7 +79,7 @@ class Facts:
         while queue:
             if (name := queue.pop()) not in reached:
                 reached.add(name)
-                queue += _references(self.types[name])
+                queue += _REFERENCE.findall(orjson.dumps(self.types[name]).decode())
         return reached
 
     def json_schema(self, name: str) -> dict[str, Any]:
@@ -117,15 +119,19 @@ def register(kinds: Kinds, stored: Store, *, services: str = SERVICE_NETWORK) ->
         **Services(stored, ipaddress.IPv4Network(services)).rules(),
         **rules_workloads.RULES,
     }
-    subresources: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for entry in facts().resources:
-        plural, _, subresource = entry["name"].partition("/")
-        group = entry["groupVersion"].rpartition("/")[0]
-        if subresource and left_out.refusal(group, plural, subresource) is None:
-            subresources.setdefault((entry["groupVersion"], plural), []).append({**entry, "name": subresource})
     for entry in facts().resources:
         if "/" not in entry["name"]:
-            kinds.add(_kind(entry, subresources.get((entry["groupVersion"], entry["name"]), []), rules))
+            kinds.add(_kind(entry, _subresources(entry), rules))
+
+
+def _subresources(kind: dict[str, Any]) -> list[dict[str, Any]]:
+    group, plural = kind["groupVersion"].rpartition("/")[0], kind["name"]
+    of_kind = [
+        {**entry, "name": entry["name"].removeprefix(f"{plural}/")}
+        for entry in facts().resources
+        if entry["groupVersion"] == kind["groupVersion"] and entry["name"].startswith(f"{plural}/")
+    ]
+    return [entry for entry in of_kind if left_out.refusal(group, plural, entry["name"]) is None]
 
 
 def _kind(entry: dict[str, Any], subresources: list[dict[str, Any]], rules: Mapping[str, Rules]) -> Kind:
@@ -149,14 +155,6 @@ def _kind(entry: dict[str, Any], subresources: list[dict[str, Any]], rules: Mapp
         rules=rules.get(f"{group}/{entry['name']}", Rules()),
         scale=SCALE if any(sub["name"] == "scale" for sub in subresources) else {},
     )
-
-
-def _references(schema: dict[str, Any]) -> list[str]:
-    names = [schema["$ref"]] if "$ref" in schema else []
-    for part in [*schema.get("properties", {}).values(), schema.get("items"), schema.get("additionalProperties")]:
-        if isinstance(part, dict):
-            names += _references(part)
-    return names
 
 
 def _openapi(schema: dict[str, Any]) -> dict[str, Any]:

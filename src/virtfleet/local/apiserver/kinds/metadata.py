@@ -14,14 +14,12 @@ from functools import lru_cache
 
 from virtfleet.api.selectors import label_key_error, label_value_error
 from virtfleet.api.times import timestamp
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.resource import RBAC, Obj
 from virtfleet.local.apiserver.kinds.registry import Kind
 from virtfleet.local.apiserver.objects import causes
 from virtfleet.local.apiserver.objects.causes import Cause
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
-_LABEL_1035 = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _ANNOTATIONS_LIMIT = 256 * 1024
 # What people do not mistake for words or for each other; Kubernetes' own alphabet for generated names.
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
@@ -36,40 +34,35 @@ Check = Callable[[str], str | None]
 _remembered = lru_cache(4096)
 
 
-def _pattern(regex: str, limit: int, what: str, examples: str) -> Check:
+def _pattern(regex: str, limit: int, what: str) -> Check:
     compiled = re.compile(regex)
 
     @_remembered
     def check(name: str) -> str | None:
         if len(name) > limit:
             return f"must be no more than {limit} bytes"
-        if not compiled.fullmatch(name):
-            return f"{what} (e.g. {examples}, regex used for validation is '{regex}')"
-        return None
+        return None if compiled.fullmatch(name) else f"{what}, regex used for validation is '{regex}')"
 
     return check
 
 
 subdomain = _pattern(
-    _SUBDOMAIN,
+    rf"{_LABEL}(\.{_LABEL})*",
     253,
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', "
-    "and must start and end with an alphanumeric character",
-    "'example.com'",
+    "and must start and end with an alphanumeric character (e.g. 'example.com'",
 )
 dns_label = _pattern(
     _LABEL,
     63,
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', "
-    "and must start and end with an alphanumeric character",
-    "'my-name',  or '123-abc'",
+    "and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc'",
 )
 dns_label_1035 = _pattern(
-    _LABEL_1035,
+    "[a-z]([-a-z0-9]*[a-z0-9])?",
     63,
-    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', "
-    "start with an alphabetic character, and end with an alphanumeric character",
-    "'my-name',  or 'abc-123'",
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
+    "and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123'",
 )
 
 
@@ -77,19 +70,13 @@ def path_segment(name: str) -> str | None:
     """For names that are not host names, such as system:node."""
     if name in (".", ".."):
         return f"may not be '{name}'"
-    for character in "/%":
-        if character in name:
-            return f"may not contain '{character}'"
-    return None
+    return next((f"may not contain '{character}'" for character in "/%" if character in name), None)
 
 
 _NAME_CHECKS: dict[str, Check] = {
     "/namespaces": dns_label,
     "/services": dns_label_1035,
-    "rbac.authorization.k8s.io/roles": path_segment,
-    "rbac.authorization.k8s.io/rolebindings": path_segment,
-    "rbac.authorization.k8s.io/clusterroles": path_segment,
-    "rbac.authorization.k8s.io/clusterrolebindings": path_segment,
+    **{f"{RBAC}/{kind}": path_segment for kind in ("roles", "rolebindings", "clusterroles", "clusterrolebindings")},
     "apiregistration.k8s.io/apiservices": path_segment,
 }
 

@@ -102,8 +102,6 @@ def _faults(kinds: Kinds, obj: Obj) -> Iterator[Cause]:
             yield causes.required(f"spec.names.{field}")
         elif bad := dns_label_1035(names[field].lower()):
             yield causes.invalid(f"spec.names.{field}", names[field], bad)
-    if names.get("kind") == names.get("listKind"):
-        yield causes.invalid("spec.names.listKind", names.get("listKind"), "kind and listKind may not be the same")
     named = [version.get("name", "") for version in versions]
     if not versions:
         yield causes.required("spec.versions", "must have at least one version")

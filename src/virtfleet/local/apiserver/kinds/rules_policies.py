@@ -42,9 +42,6 @@ def _role_faults(obj: Obj) -> Iterator[Cause]:
         urls = rule.get("nonResourceURLs")
         if urls and "namespace" in obj["metadata"]:
             yield causes.invalid(f"{at}.nonResourceURLs", urls, "namespaced rules cannot apply to non-resource URLs")
-        elif urls and (rule.get("apiGroups") or rule.get("resources") or rule.get("resourceNames")):
-            why = "rules cannot apply to both regular resources and non-resource URLs"
-            yield causes.invalid(f"{at}.nonResourceURLs", urls, why)
         elif not urls:
             if not rule.get("apiGroups"):
                 yield causes.required(f"{at}.apiGroups", "resource rules must supply at least one api group")

@@ -89,7 +89,9 @@ def _starting_point(store: Store, paging: Paging) -> tuple[int, tuple[str, str]]
         raise refusals.invalid_options("ListOptions", wrong)
     version = parse_version(paging.resource_version)
     if version > store.revision:
-        raise refusals.too_large_version(version, store.revision)
+        cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+        message = f"Timeout: Too large resource version: {version}, current: {store.revision}"
+        raise ApiError("Timeout", message, details={"causes": [cause], "retryAfterSeconds": 1})
     if paging.token:
         if version:
             raise refusals.bad_request("specifying resource version is not allowed when using continue")

@@ -18,15 +18,16 @@ from typing import Any, Protocol, TypeVar
 
 import orjson
 
+from virtfleet.api.selectors import from_label_selector
 from virtfleet.api.times import timestamp
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_found
-from virtfleet.kube.resource import NAMESPACES, Obj
+from virtfleet.kube.resource import NAMESPACES, Obj, Resource
 from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
 from virtfleet.local.apiserver.kinds import metadata
-from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
-from virtfleet.local.apiserver.kinds.schema import SchemaNode, TooManyError
-from virtfleet.local.apiserver.objects import causes, deletion, listing, ownership, patching, refusals, scaling
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, at
+from virtfleet.local.apiserver.kinds.schema import SchemaNode
+from virtfleet.local.apiserver.objects import causes, deletion, listing, ownership, patching, refusals
 from virtfleet.local.apiserver.objects.causes import Cause
 from virtfleet.local.apiserver.objects.deletion import DeleteOptions, Outcome
 from virtfleet.local.apiserver.objects.listing import Listing, Paging
@@ -41,6 +42,8 @@ T = TypeVar("T")
 _UPDATE_ATTEMPTS = 10
 _NAME_ATTEMPTS = 8
 _DELETED_AT_ONCE = 50  # of a collection; they share commits
+# How a Scale itself is patched: like any built-in object.
+_SCALE = Kind(Resource("autoscaling", "v1", "scales", "Scale"), "scale", "ScaleList")
 
 
 @dataclass(slots=True)
@@ -92,7 +95,7 @@ class Operations:
         if record is None:
             raise refusals.not_found(kind.resource, name)
         if subresource == "scale":
-            return orjson.dumps(scaling.read(kind, orjson.loads(record.data)))
+            return orjson.dumps(_scale_of(kind, orjson.loads(record.data)))
         return served(kind, record.data)
 
     async def list(self, selection: Selection, paging: Paging | None = None) -> Listing:
@@ -139,14 +142,11 @@ class Operations:
                 return (await self.store.write(kind.storage, namespace, name, obj, base=None)).data
             except Stale:
                 continue
-        taken = refusals.generate_name_exhausted if prefix else refusals.already_exists
-        raise taken(kind.resource, name)
+        raise refusals.already_exists(kind.resource, name, generated=bool(prefix))
 
     async def post(self, kind: Kind, namespace: str, name: str, subresource: str, obj: Obj, call: Call) -> Obj:
         """POST to something that is not stored: a review, or a subresource such as binding."""
-        handler = self.posts.get((kind.resource.group, kind.resource.plural, subresource))
-        if handler is None:
-            raise refusals.method_not_allowed()
+        handler = self.posts[kind.resource.group, kind.resource.plural, subresource]
         if subresource:
             obj.setdefault("metadata", {})
             request = _request("CREATE", kind, namespace, name, call, obj, part=subresource)
@@ -177,7 +177,7 @@ class Operations:
     async def _apply(self, kind: Kind, namespace: str, name: str, config: Any, call: Call, subresource: str) -> bytes:
         """The object with the fields of a configuration, which may be all that there is of it."""
         root = _root(kind)
-        self._check_applied(kind, namespace, name, config, call)
+        _check_applied(kind, namespace, name, orjson.loads(orjson.dumps(config)))  # refuses what is nested too deeply
         who = Manager(call.manager, "Apply", kind.resource.api_version, subresource)
 
         def derive(old: Obj) -> Obj:
@@ -204,22 +204,6 @@ class Operations:
                 return data
         raise refusals.conflict(kind.resource, name)
 
-    def _check_applied(self, kind: Kind, namespace: str, name: str, config: Any, call: Call) -> None:
-        """A configuration is an object of the kind, without fields that the kind does not have."""
-        if not isinstance(config, dict):
-            raise refusals.bad_request("error decoding patch: an applied configuration is a JSON object")
-        copied = orjson.loads(orjson.dumps(config))
-        _check_type(kind, copied)
-        _place(kind, namespace, name, copied)
-        if copied["metadata"].get("managedFields") is not None:
-            raise refusals.bad_request("metadata.managedFields must be nil")
-        try:
-            unknown = _fit(kind, copied)
-        except ApiError as error:
-            raise refusals.inapplicable(kind.resource, namespace, name, error.message) from None
-        if unknown:
-            raise refusals.inapplicable(kind.resource, namespace, name, f".{unknown[0]}: field not declared in schema")
-
     async def _write(
         self, kind: Kind, namespace: str, name: str, derive: Callable[[Kind, Obj], Obj], call: Call, subresource: str
     ) -> bytes:
@@ -228,10 +212,10 @@ class Operations:
             return await self._change(kind, namespace, name, partial(derive, kind), call, subresource)
 
         def scale(old: Obj) -> Obj:
-            return scaling.write(kind, old, derive(scaling.FORM, scaling.read(kind, old)))
+            return _scaled(kind, old, derive(_SCALE, _scale_of(kind, old)))
 
         scaled = await self._change(kind, namespace, name, scale, call)
-        return orjson.dumps(scaling.read(kind, orjson.loads(scaled)))
+        return orjson.dumps(_scale_of(kind, orjson.loads(scaled)))
 
     async def _change(
         self, kind: Kind, namespace: str, name: str, derive: Callable[[Obj], Obj], call: Call, subresource: str = ""
@@ -343,7 +327,8 @@ class Operations:
                 raise refusals.undecodable(kind.resource, f"strict decoding error: {', '.join(faults)}")
         except ApiError as error:
             if call.patches and error.reason == "BadRequest":
-                raise refusals.invalid_patch(error.message) from None
+                cause = Cause("patch", "FieldValueInvalid", f"Invalid value: {error.message}")
+                raise refusals.invalid_review("", "", [cause]) from None
             raise
         if call.field_validation == "Warn":
             call.warnings += [fault for fault in faults if fault not in call.warnings]
@@ -394,10 +379,7 @@ def _keep_record(obj: Obj, managers: Any) -> None:
 
 def _fit(kind: Kind, obj: Obj, old: Obj | None = None) -> list[str]:
     """Bring the object into the schema's form; what had to go."""
-    try:
-        return kind.schema.shape(obj, old) if kind.schema else []
-    except TooManyError as error:  # said before anybody has to look at all of it
-        raise refusals.invalid(kind.resource, obj["metadata"].get("name", ""), [error.cause]) from None
+    return kind.schema.shape(obj, old) if kind.schema else []
 
 
 def _check_type(kind: Kind, obj: Obj) -> None:
@@ -413,6 +395,22 @@ def _check_type(kind: Kind, obj: Obj) -> None:
         obj["metadata"] = {}
     if not isinstance(obj["metadata"], dict):
         raise refusals.undecodable(resource, "metadata must be an object")
+
+
+def _check_applied(kind: Kind, namespace: str, name: str, config: Any) -> None:
+    """A configuration is an object of the kind, without fields that the kind does not have. It is changed."""
+    if not isinstance(config, dict):
+        raise refusals.bad_request("error decoding patch: an applied configuration is a JSON object")
+    _check_type(kind, config)
+    _place(kind, namespace, name, config)
+    if config["metadata"].get("managedFields") is not None:
+        raise refusals.bad_request("metadata.managedFields must be nil")
+    try:
+        unknown = _fit(kind, config)
+    except ApiError as error:
+        raise refusals.inapplicable(kind.resource, namespace, name, error.message) from None
+    if unknown:
+        raise refusals.inapplicable(kind.resource, namespace, name, f".{unknown[0]}: field not declared in schema")
 
 
 def _place(kind: Kind, namespace: str, name: str | None, obj: Obj) -> None:
@@ -473,3 +471,41 @@ def _refuse_faulty(kind: Kind, obj: Obj, faults: list[Cause]) -> None:
     faults += [fault for fault in by_schema if (fault.field, fault.reason) not in by_rules]
     if faults:
         raise refusals.invalid(kind.resource, obj["metadata"].get("name", ""), faults)
+
+
+def _scale_of(kind: Kind, obj: Obj) -> Obj:
+    """The Scale of an object."""
+    meta = obj["metadata"]
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    status = {"replicas": at(kind.scale["statusReplicas"], obj) or 0}
+    # Built-in kinds keep a LabelSelector, custom ones a text.
+    selector = at(kind.scale.get("labelSelector", ""), obj)
+    if selector:
+        status["selector"] = str(from_label_selector(selector) if isinstance(selector, dict) else selector)
+    replicas = at(kind.scale["specReplicas"], obj)
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {key: meta[key] for key in kept if key in meta},
+        "spec": {"replicas": replicas} if replicas else {},
+        "status": status,
+    }
+
+
+def _scaled(kind: Kind, obj: Obj, scale: Obj) -> Obj:
+    """`obj` with the replicas of a Scale, and the resourceVersion that its writer meant (if any)."""
+    replicas = (scale.get("spec") or {}).get("replicas", 0)
+    name = obj["metadata"]["name"]
+    if not isinstance(replicas, int) or isinstance(replicas, bool):
+        raise refusals.bad_request(f"Scale: spec.replicas must be an integer, not {causes.quoted(replicas)}")
+    if replicas < 0:
+        fault = causes.invalid("spec.replicas", replicas, "should be a non-negative integer")
+        raise refusals.invalid(_SCALE.resource, name, [fault])
+    if version := (scale.get("metadata") or {}).get("resourceVersion"):
+        obj["metadata"]["resourceVersion"] = version
+    *parents, last = kind.scale["specReplicas"].split(".")
+    place = obj
+    for part in parents:
+        place = place.setdefault(part, {})
+    place[last] = replicas
+    return obj

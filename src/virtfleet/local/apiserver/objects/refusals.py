@@ -44,14 +44,12 @@ def no_such_path() -> ApiError:
     return ApiError("NotFound", "the server could not find the requested resource", details={})
 
 
-def already_exists(resource: Resource, name: str) -> ApiError:
-    """The name is taken."""
-    return _of(resource, name, "AlreadyExists", f'{resource} "{name}" already exists')
-
-
-def generate_name_exhausted(resource: Resource, name: str) -> ApiError:
-    """All names that were tried are taken."""
-    message = f'{resource} "{name}" already exists, the server was not able to generate a unique name for the object'
+def already_exists(resource: Resource, name: str, *, generated: bool = False) -> ApiError:
+    """The name is taken; all that were `generated` are."""
+    message = f'{resource} "{name}" already exists'
+    if not generated:
+        return _of(resource, name, "AlreadyExists", message)
+    message += ", the server was not able to generate a unique name for the object"
     return _of(resource, name, "AlreadyExists", message, retryAfterSeconds=1)
 
 
@@ -133,16 +131,6 @@ def method_not_allowed() -> ApiError:
     return ApiError("MethodNotAllowed", "the server does not allow this method on the requested resource", details={})
 
 
-def unprocessable(message: str) -> ApiError:
-    """A patch that cannot be applied to the object as it is."""
-    return ApiError("Invalid", f"the server rejected our request due to an error in our request: {message}")
-
-
-def invalid_patch(why: str) -> ApiError:
-    """A patch after which the object is none of its kind."""
-    return invalid_review("", "", [Cause("patch", "FieldValueInvalid", f"Invalid value: {why}")])
-
-
 def bad_version(why: str) -> ApiError:
     """A resourceVersion that makes no sense; only the storage finds that, for which Kubernetes has no reason."""
     return ApiError("", why, code=500)
@@ -162,10 +150,3 @@ def unknown_format(accepted: Sequence[str]) -> ApiError:
 def not_acceptable(accepted: Sequence[str]) -> ApiError:
     """An answer that cannot be given."""
     return ApiError("NotAcceptable", "only the following media types are accepted: " + ", ".join(accepted))
-
-
-def too_large_version(asked: int, current: int) -> ApiError:
-    """A version that is still to come."""
-    cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
-    message = f"Timeout: Too large resource version: {asked}, current: {current}"
-    return ApiError("Timeout", message, details={"causes": [cause], "retryAfterSeconds": 1})
