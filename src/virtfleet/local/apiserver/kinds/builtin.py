@@ -22,7 +22,6 @@ from virtfleet.local.apiserver.kinds import (
     rules_crds,
     rules_objects,
     rules_pods,
-    rules_policies,
     rules_workloads,
 )
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, Rules
@@ -115,7 +114,6 @@ def register(kinds: Kinds, stored: Store, *, services: str = SERVICE_NETWORK) ->
         rules_crds.STORAGE: rules_crds.rules(kinds),
         **rules_objects.rules(stored),
         **rules_pods.rules(stored),
-        **rules_policies.RULES,
         **Services(stored, ipaddress.IPv4Network(services)).rules(),
         **rules_workloads.RULES,
     }

@@ -71,14 +71,13 @@ class CustomKinds:
         held = CLEANUP_FINALIZER in crd["metadata"].get("finalizers", ())
         if not held or not crd["metadata"].get("deletionTimestamp"):
             return
-        storage = f"{crd['spec']['group']}/{crd['spec']['names']['plural']}"
-        if storage not in self._followed:
-            self._followed.add(storage)
-            again = self.controller.queue.add
-            self._store.listen(storage, lambda change: again(name) if change.type == "DELETED" else None)
         kind = custom_kind(crd["spec"], next(v for v in crd["spec"]["versions"] if v["storage"]))
+        if kind.storage not in self._followed:
+            self._followed.add(kind.storage)
+            again = self.controller.queue.add
+            self._store.listen(kind.storage, lambda change: again(name) if change.type == "DELETED" else None)
         await self._operations.delete_collection(Selection(kind), DeleteOptions(), Call(MASTER))
-        if next(iter(self._store.scan(storage)), None) is None:
+        if next(iter(self._store.scan(kind.storage)), None) is None:
             kept = [f for f in crd["metadata"]["finalizers"] if f != CLEANUP_FINALIZER] or None
             patch = {"metadata": {"finalizers": kept, "resourceVersion": crd["metadata"]["resourceVersion"]}}
             definitions = self._kinds.find("apiextensions.k8s.io", "v1", "customresourcedefinitions")

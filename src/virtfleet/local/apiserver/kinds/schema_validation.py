@@ -7,6 +7,7 @@ not. Validators are compiled at first use: most kinds are never written in the l
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -90,29 +91,29 @@ def _add_format(format_: str | None, result: dict[str, Any]) -> None:
         result["allOf"] = [*result.get("allOf", ()), {"minimum": low, "maximum": high}]
 
 
+@dataclass(frozen=True)
 class Validator:
     """Finds the faults of objects. `make` gives the JSON Schema; it is asked for at the first validation."""
 
-    def __init__(self, make: Callable[[], dict[str, Any]], *, typed: bool) -> None:
-        self._make = make
-        self._typed = typed
+    make: Callable[[], dict[str, Any]]
+    typed: bool
 
     @cached_property
     def _compiled(self) -> jsonschema_rs.Draft4Validator:
-        return jsonschema_rs.Draft4Validator(self._make(), validate_formats=True)
+        return jsonschema_rs.Draft4Validator(self.make(), validate_formats=True)
 
     def faults(self, obj: Obj, root: SchemaNode) -> list[Cause]:
         """What is wrong with an object whose shape is right."""
         faults: list[Cause] = []
         if not self._compiled.is_valid(obj):
             faults = [cause for error in self._compiled.iter_errors(obj) if (cause := self._cause(error))]
-        if not self._typed:
+        if not self.typed:
             _check_lists(root, obj, [], faults)
         return faults
 
     def _cause(self, error: jsonschema_rs.ValidationError) -> Cause | None:
         path: list[str | int] = list(error.instance_path)
-        if not self._typed:
+        if not self.typed:
             return _cause(error, causes.field_path(path), " in body should")
         if error.kind.name == "required" and path[:1] in (["status"], ["metadata"]):
             return None  # the zero value: Kubernetes writes the status itself, and metadata.py looks at metadata

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -62,13 +63,13 @@ def page(store: Store, selection: Selection, paging: Paging) -> Listing:
     return Listing(chosen, revision)
 
 
-def parse_version(text: str) -> int:
+def parse_version(text: str, refusal: Callable[[str], ApiError] = refusals.bad_request) -> int:
     """A resourceVersion that a client sent; "" and "0" are 0."""
     if not text:
         return 0
-    if not text.isascii() or not text.isdigit():
+    if not text.isascii() or not text.isdigit() or len(text) > 20:
         why = f"strconv.ParseUint: parsing {causes.quoted(text)}: invalid syntax"
-        raise refusals.bad_request(f"Invalid value: {causes.quoted(text)}: {why}")
+        raise refusal(f"Invalid value: {causes.quoted(text)}: {why}")
     return int(text)
 
 

@@ -429,15 +429,13 @@ def _place(kind: Kind, namespace: str, name: str | None, obj: Obj) -> None:
 
 
 def _check_version(kind: Kind, old: Obj, obj: Obj) -> None:
-    version, was = obj["metadata"].get("resourceVersion") or "0", old["metadata"]
-    if not version.isascii() or not version.isdigit():
-        raise refusals.bad_version(f"resourceVersion {causes.quoted(version)} is not a number")
-    if version == "0":
-        if kind.custom:
-            fault = causes.invalid("metadata.resourceVersion", 0, "must be specified for an update")
-            raise refusals.invalid(kind.resource, was["name"], [fault])
-    elif version != was["resourceVersion"]:
-        raise refusals.conflict(kind.resource, was["name"])
+    version, was = obj["metadata"].get("resourceVersion", ""), old["metadata"]
+    if listing.parse_version(version, refusals.bad_version):
+        if version != was["resourceVersion"]:
+            raise refusals.conflict(kind.resource, was["name"])
+    elif kind.custom:
+        fault = causes.invalid("metadata.resourceVersion", 0, "must be specified for an update")
+        raise refusals.invalid(kind.resource, was["name"], [fault])
 
 
 def _separated(kind: Kind, obj: Obj, old: Obj, subresource: str) -> Obj:

@@ -50,8 +50,7 @@ def apply(kind: Kind, how: Patch, obj: Obj, patch: Any) -> Obj:
     if not isinstance(patch, dict):
         raise refusals.bad_request(f"error decoding patch: a {how.name.lower()} patch is a JSON object")
     if how is Patch.MERGE:
-        merged = merge(obj, patch)
-        assert isinstance(merged, dict)
+        merged: Obj = merge(obj, patch)
         return merged
     return strategic_merge(obj, patch, kind.schema.merge_key if kind.schema else lambda _: (None, None))
 

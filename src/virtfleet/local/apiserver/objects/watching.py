@@ -126,10 +126,7 @@ class Watchers:
     def open(self, selection: Selection, resource_version: str = "", initial_events: bool | None = None) -> Watcher:
         """`initial_events`: True also marks the end of the initial state; None follows the resourceVersion as always:
         without one, the watch begins with the present state."""
-        try:
-            version = parse_version(resource_version)
-        except ApiError as error:
-            raise refusals.bad_version(error.message) from None
+        version = parse_version(resource_version, refusals.bad_version)
         if version > self._store.revision:
             # Nobody was ever given this version: it is of another store, and its client has to start over.
             raise ApiError("Expired", f"too large resource version: {version}, current: {self._store.revision}")
