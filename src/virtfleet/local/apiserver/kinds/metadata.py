@@ -10,7 +10,6 @@ import random
 import re
 import uuid
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 
 from virtfleet.api.selectors import label_key_error, label_value_error
 from virtfleet.api.times import timestamp
@@ -30,14 +29,9 @@ _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 Check = Callable[[str], str | None]
 
 
-# The same names and labels come again and again.
-_remembered = lru_cache(4096)
-
-
 def _pattern(regex: str, limit: int, what: str) -> Check:
     compiled = re.compile(regex)
 
-    @_remembered
     def check(name: str) -> str | None:
         if len(name) > limit:
             return f"must be no more than {limit} bytes"
@@ -163,7 +157,6 @@ _VALUE = (
 )
 
 
-@_remembered
 def _key_fault(key: str) -> str | None:
     if not label_key_error(key):
         return None
@@ -175,7 +168,6 @@ def _key_fault(key: str) -> str | None:
     return _KEY_NAME if name else "name part must be non-empty"
 
 
-@_remembered
 def _value_fault(value: str) -> str | None:
     if not label_value_error(value):
         return None

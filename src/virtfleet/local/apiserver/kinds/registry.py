@@ -7,6 +7,7 @@ to kind hangs on `Kind`, so that the operations (create, patch, watch...) are wr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ class Rules:
     def prepare_create(self, obj: Obj) -> None:
         """Complete or reset fields before validation (allocated addresses, initial status)."""
         if self.status is not None:
-            obj["status"] = dict(self.status)
+            obj["status"] = deepcopy(self.status)
         finalizers = obj["metadata"].get("finalizers", [])
         if self.finalizer and self.finalizer not in finalizers:
             obj["metadata"]["finalizers"] = [*finalizers, self.finalizer]
