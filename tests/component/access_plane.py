@@ -19,7 +19,7 @@ from virtfleet.kube import certificates
 from virtfleet.kube.authority import SETTLE, Authority, Lifespan, Profile
 from virtfleet.kube.certificates import Credential, RotatingContext
 from virtfleet.kube.resource import ENDPOINT_SLICES, SERVICES, Obj
-from virtfleet.local.apiserver.bootstrap import Front, bootstrap
+from virtfleet.local.apiserver.bootstrap import Front, NamespaceDefaults, bootstrap
 from virtfleet.local.apiserver.extensions import services
 from virtfleet.local.apiserver.extensions.admission import Chain
 from virtfleet.local.apiserver.extensions.aggregation import Aggregation
@@ -29,7 +29,6 @@ from virtfleet.local.apiserver.kinds import builtin
 from virtfleet.local.apiserver.kinds.crds import CustomKinds
 from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
-from virtfleet.local.apiserver.objects.namespace_defaults import NamespaceDefaults
 from virtfleet.local.apiserver.objects.operations import Operations
 from virtfleet.local.apiserver.objects.store import Store
 from virtfleet.local.apiserver.rights.aggregated_roles import AggregatedRoles

@@ -7,7 +7,7 @@ Kubernetes says about pods.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -60,22 +60,23 @@ class PodSchema:
         return keys.get(path, (None, None))
 
 
-class PodRules(Rules):
-    def prepare_create(self, obj: Obj) -> None:
-        obj["status"] = {"phase": "Pending"}
+def begin_pod(obj: Obj) -> None:
+    obj["status"] = {"phase": "Pending"}
 
-    def update_faults(self, obj: Obj, old: Obj, subresource: str) -> list[Cause]:
-        if old["spec"].get("nodeName") and obj["spec"].get("nodeName") != old["spec"]["nodeName"]:
-            return [causes.forbidden("spec.nodeName", "may not change once set")]
-        return []
 
-    def fields(self, obj: Obj) -> Mapping[str, str]:
-        return {"spec.nodeName": obj.get("spec", {}).get("nodeName", "")}
+def pod_update_faults(obj: Obj, old: Obj, subresource: str) -> list[Cause]:
+    if old["spec"].get("nodeName") and obj["spec"].get("nodeName") != old["spec"]["nodeName"]:
+        return [causes.forbidden("spec.nodeName", "may not change once set")]
+    return []
 
-    def grace(self, obj: Obj, asked: int | None) -> int:
-        if not obj["spec"].get("nodeName"):
-            return 0
-        return 30 if asked is None else asked
+
+def pod_grace(obj: Obj, asked: int | None) -> int:
+    if not obj["spec"].get("nodeName"):
+        return 0
+    return 30 if asked is None else asked
+
+
+POD_RULES = Rules(selectable={"spec.nodeName": ""}, begin=begin_pod, on_update=pod_update_faults, grace=pod_grace)
 
 
 def test_kinds() -> Kinds:
@@ -84,7 +85,7 @@ def test_kinds() -> Kinds:
     kinds.add(
         Kind(NAMESPACES, "namespace", "NamespaceList", subresources={**status, "finalize": frozenset({"update"})})
     )
-    kinds.add(Kind(PODS, "pod", "PodList", subresources=status, schema=PodSchema(), rules=PodRules()))
+    kinds.add(Kind(PODS, "pod", "PodList", subresources=status, schema=PodSchema(), rules=POD_RULES))
     for resource in (WIDGETS, WIDGETS_BETA):
         kinds.add(
             Kind(

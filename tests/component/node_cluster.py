@@ -26,10 +26,10 @@ from aiohttp import web
 from virtfleet.kube.errors import ApiError, is_not_found
 from virtfleet.kube.resource import EVENTS, NAMESPACES, PODS, Obj
 from virtfleet.local import directory
+from virtfleet.local.apiserver.bootstrap import NamespaceDefaults
 from virtfleet.local.apiserver.kinds import builtin
 from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
-from virtfleet.local.apiserver.objects.namespace_defaults import NamespaceDefaults
 from virtfleet.local.apiserver.objects.operations import Operations
 from virtfleet.local.apiserver.objects.store import Store
 from virtfleet.local.apiserver.rights.access import MASTER, User

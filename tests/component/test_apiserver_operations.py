@@ -14,7 +14,7 @@ from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
-from virtfleet.local.apiserver.kinds.registry import Kind
+from virtfleet.local.apiserver.kinds.registry import Kind, Rules
 from virtfleet.local.apiserver.objects.deletion import DeleteOptions, Outcome
 from virtfleet.local.apiserver.objects.operations import Operations
 
@@ -43,8 +43,9 @@ class Pods:
             await self.operations.patch(self.kind, self.namespace, name, how, body, call(**more), subresource)
         )
 
-    async def delete(self, name: str, **options: Any) -> tuple[Outcome, Any]:
-        outcome, data = await self.operations.delete(self.kind, self.namespace, name, DeleteOptions(**options), call())
+    async def delete(self, name: str, *, dry_run: bool = False, **more: Any) -> tuple[Outcome, Any]:
+        options, how = DeleteOptions(**more), call(dry_run=dry_run)
+        outcome, data = await self.operations.delete(self.kind, self.namespace, name, options, how)
         return outcome, orjson.loads(data)
 
     def get(self, name: str, subresource: str = "") -> Any:
@@ -486,14 +487,12 @@ async def test_kinds_that_allocate_are_written_one_after_the_other(tmp_path: Pat
     async with opened(tmp_path, Slow()) as operations:
         numbers: list[int] = []
 
-        class Allocating(type(Pods(operations).kind.rules)):  # type: ignore[misc]
-            exclusive = True
+        def allocate(obj: Obj) -> None:
+            obj["spec"]["replicas"] = len(list(operations.store.scan("example.io/widgets")))
+            numbers.append(obj["spec"]["replicas"])
 
-            def prepare_create(self, obj: Obj) -> None:
-                obj["spec"]["replicas"] = len(list(operations.store.scan("example.io/widgets")))
-                numbers.append(obj["spec"]["replicas"])
-
-        operations.kinds.add(Kind(WIDGETS, "widget", "WidgetList", rules=Allocating()))
+        rules = Rules(exclusive=True, begin=allocate)
+        operations.kinds.add(Kind(WIDGETS, "widget", "WidgetList", rules=rules))
         widgets = Pods(operations, "example.io", "v1", "widgets")
         await asyncio.gather(*(widgets.create(pod(f"w{i}")) for i in range(10)))
         assert sorted(numbers) == list(range(10))

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from virtfleet.kube.certificates import RotatingContext
-from virtfleet.local.apiserver.bootstrap import Front, bootstrap
+from virtfleet.local.apiserver.bootstrap import Front, NamespaceDefaults, bootstrap
 from virtfleet.local.apiserver.extensions import services
 from virtfleet.local.apiserver.extensions.admission import Chain
 from virtfleet.local.apiserver.extensions.aggregation import Aggregation
@@ -23,7 +23,6 @@ from virtfleet.local.apiserver.kinds import builtin
 from virtfleet.local.apiserver.kinds.crds import CustomKinds
 from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
-from virtfleet.local.apiserver.objects.namespace_defaults import NamespaceDefaults
 from virtfleet.local.apiserver.objects.operations import Operations
 from virtfleet.local.apiserver.objects.store import Store
 from virtfleet.local.apiserver.rights.account_secrets import AccountSecrets

@@ -8,10 +8,9 @@ import orjson
 import pytest
 
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.kinds import crd_schema
+from virtfleet.local.apiserver.kinds import rules_crds
 from virtfleet.local.apiserver.kinds.crds import custom_kind
 from virtfleet.local.apiserver.kinds.registry import Kinds
-from virtfleet.local.apiserver.kinds.rules_crds import CrdRules
 
 
 def definition(plural: str = "things", kind: str = "Thing", **names: Any) -> Obj:
@@ -34,7 +33,7 @@ def conditions(crd: Obj) -> dict[str, str]:
 
 def test_an_accepted_definition_is_established_at_once() -> None:
     crd = definition()
-    rules = CrdRules(Kinds())
+    rules = rules_crds.rules(Kinds())
     rules.prepare_create(crd)
     assert list(rules.faults(crd)) == []
     assert conditions(crd) == {"NamesAccepted": "True NoConflicts", "Established": "True InitialNamesAccepted"}
@@ -49,7 +48,7 @@ def test_an_accepted_definition_is_established_at_once() -> None:
 
 
 def test_a_new_storage_version_joins_the_stored_ones() -> None:
-    rules = CrdRules(Kinds())
+    rules = rules_crds.rules(Kinds())
     old = definition()
     rules.prepare_create(old)
     new = orjson.loads(orjson.dumps(old))
@@ -80,7 +79,7 @@ def test_a_new_storage_version_joins_the_stored_ones() -> None:
     ],
 )
 def test_faulty_definitions_are_refused(change: Obj, fault: str) -> None:
-    rules = CrdRules(Kinds())
+    rules = rules_crds.rules(Kinds())
     crd = definition()
     crd["spec"] |= change
     rules.prepare_create(crd)
@@ -111,11 +110,12 @@ def test_faulty_definitions_are_refused(change: Obj, fault: str) -> None:
     ],
 )
 def test_schemas_that_cannot_be_used_are_refused(schema: dict[str, Any], fault: str) -> None:
-    assert fault in [f"{c.field}: {c.message}" for c in crd_schema.faults(schema, "s")]
+    assert fault in [f"{c.field}: {c.message}" for c in rules_crds.schema_faults(schema, "s")]
 
 
 def test_a_pattern_must_compile() -> None:
-    faults = crd_schema.faults({"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}, "s")
+    broken = {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}
+    faults = rules_crds.schema_faults(broken, "s")
     assert [f.field for f in faults] == ["s.properties[a].pattern"]
 
 
@@ -124,7 +124,7 @@ def test_fields_may_be_free_where_they_say_so() -> None:
         "port": {"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]},
         "any": {"x-kubernetes-preserve-unknown-fields": True},
     }
-    assert crd_schema.faults({"type": "object", "properties": free}, "s") == []
+    assert list(rules_crds.schema_faults({"type": "object", "properties": free}, "s")) == []
 
 
 def test_a_kind_has_what_its_version_says() -> None:

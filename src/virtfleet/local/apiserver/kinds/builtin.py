@@ -8,6 +8,7 @@ does beyond its schema is in the rules modules, how it is printed in the tables 
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from functools import cache, partial
 from importlib import resources
@@ -16,9 +17,15 @@ from typing import Any
 import orjson
 
 from virtfleet.kube.resource import Resource
-from virtfleet.local.apiserver.kinds import left_out
+from virtfleet.local.apiserver.kinds import (
+    left_out,
+    rules_crds,
+    rules_objects,
+    rules_pods,
+    rules_workloads,
+)
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, Rules
-from virtfleet.local.apiserver.kinds.rules import builtin_rules
+from virtfleet.local.apiserver.kinds.rules_services import Services
 from virtfleet.local.apiserver.kinds.schema import SchemaNode, StructuralSchema, fill_node
 from virtfleet.local.apiserver.kinds.schema_validation import Validator, json_schema
 from virtfleet.local.apiserver.objects.store import Store
@@ -26,6 +33,7 @@ from virtfleet.local.apiserver.tables.table import builtin_columns
 
 SCALE = {"specReplicas": "spec.replicas", "statusReplicas": "status.replicas", "labelSelector": "spec.selector"}
 SERVICE_NETWORK = "10.96.0.0/16"
+_REFERENCE = re.compile(r'"\$ref":"([^"]+)"')
 OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 
 
@@ -70,7 +78,7 @@ class Facts:
         while queue:
             if (name := queue.pop()) not in reached:
                 reached.add(name)
-                queue += _references(self.types[name])
+                queue += _REFERENCE.findall(orjson.dumps(self.types[name]).decode())
         return reached
 
     def json_schema(self, name: str) -> dict[str, Any]:
@@ -94,7 +102,7 @@ def schema_of(resource: Resource, type_name: str) -> StructuralSchema:
     """The schema of a built-in kind, the same for every server of a process."""
     return StructuralSchema(
         resource,
-        root=partial(facts().node, type_name),
+        make_root=partial(facts().node, type_name),
         validator=Validator(partial(facts().json_schema, type_name), typed=True),
         openapi=partial(facts().openapi, type_name),
     )
@@ -102,16 +110,26 @@ def schema_of(resource: Resource, type_name: str) -> StructuralSchema:
 
 def register(kinds: Kinds, stored: Store, *, services: str = SERVICE_NETWORK) -> None:
     """Add every built-in kind. Rules look other objects up in `stored`; `services` is the range of cluster IPs."""
-    rules = builtin_rules(kinds, stored, ipaddress.IPv4Network(services))
-    subresources: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for entry in facts().resources:
-        plural, _, subresource = entry["name"].partition("/")
-        group = entry["groupVersion"].rpartition("/")[0]
-        if subresource and left_out.refusal(group, plural, subresource) is None:
-            subresources.setdefault((entry["groupVersion"], plural), []).append({**entry, "name": subresource})
+    rules = {
+        rules_crds.STORAGE: rules_crds.rules(kinds),
+        **rules_objects.rules(stored),
+        **rules_pods.rules(stored),
+        **Services(stored, ipaddress.IPv4Network(services)).rules(),
+        **rules_workloads.RULES,
+    }
     for entry in facts().resources:
         if "/" not in entry["name"]:
-            kinds.add(_kind(entry, subresources.get((entry["groupVersion"], entry["name"]), []), rules))
+            kinds.add(_kind(entry, _subresources(entry), rules))
+
+
+def _subresources(kind: dict[str, Any]) -> list[dict[str, Any]]:
+    group, plural = kind["groupVersion"].rpartition("/")[0], kind["name"]
+    of_kind = [
+        {**entry, "name": entry["name"].removeprefix(f"{plural}/")}
+        for entry in facts().resources
+        if entry["groupVersion"] == kind["groupVersion"] and entry["name"].startswith(f"{plural}/")
+    ]
+    return [entry for entry in of_kind if left_out.refusal(group, plural, entry["name"]) is None]
 
 
 def _kind(entry: dict[str, Any], subresources: list[dict[str, Any]], rules: Mapping[str, Rules]) -> Kind:
@@ -135,14 +153,6 @@ def _kind(entry: dict[str, Any], subresources: list[dict[str, Any]], rules: Mapp
         rules=rules.get(f"{group}/{entry['name']}", Rules()),
         scale=SCALE if any(sub["name"] == "scale" for sub in subresources) else {},
     )
-
-
-def _references(schema: dict[str, Any]) -> list[str]:
-    names = [schema["$ref"]] if "$ref" in schema else []
-    for part in [*schema.get("properties", {}).values(), schema.get("items"), schema.get("additionalProperties")]:
-        if isinstance(part, dict):
-            names += _references(part)
-    return names
 
 
 def _openapi(schema: dict[str, Any]) -> dict[str, Any]:

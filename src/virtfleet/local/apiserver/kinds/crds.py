@@ -6,7 +6,7 @@ a definition can use the kind at once. When a definition is deleted its objects 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any
 
@@ -40,7 +40,7 @@ class CustomKinds:
         self._kinds = kinds
         self._operations = operations
         self._store = operations.store
-        self._served: dict[str, tuple[str, str, bytes]] = {}  # name -> group, plural, what the kinds were made from
+        self._served: dict[str, bytes] = {}  # what the kinds of a definition were made from, by its name
         self._followed: set[str] = set()  # storages whose deletions matter to a definition that waits for them
         self.controller = Controller("definitions", self.reconcile)
 
@@ -50,25 +50,20 @@ class CustomKinds:
 
     def _changed(self, change: Change) -> None:
         crd = orjson.loads(change.record.data)
+        name, spec = crd["metadata"]["name"], crd["spec"]
         if change.type == "DELETED":
-            if served := self._served.pop(crd["metadata"]["name"], None):
-                self._kinds.remove(served[0], served[1])
-        else:
-            self._serve(crd)
-            self.controller.queue.add(crd["metadata"]["name"])
-
-    def _serve(self, crd: Obj) -> None:
-        name = crd["metadata"]["name"]
-        ending = bool(crd["metadata"].get("deletionTimestamp"))
-        group, plural = crd["spec"]["group"], crd["spec"]["names"]["plural"]
-        made_from = orjson.dumps([crd["spec"], ending])
-        if self._served.get(name) == (group, plural, made_from):
+            self._served.pop(name, None)
+            self._kinds.remove(spec["group"], spec["names"]["plural"])
             return
-        self._kinds.remove(group, plural)
-        for version in crd["spec"]["versions"]:
-            if version.get("served"):
-                self._kinds.add(custom_kind(crd["spec"], version, ending=ending))
-        self._served[name] = (group, plural, made_from)
+        self.controller.queue.add(name)
+        ending = bool(crd["metadata"].get("deletionTimestamp"))
+        made_from = orjson.dumps([spec, ending])
+        if self._served.get(name) != made_from:
+            self._served[name] = made_from
+            self._kinds.remove(spec["group"], spec["names"]["plural"])
+            for version in spec["versions"]:
+                if version.get("served"):
+                    self._kinds.add(custom_kind(spec, version, ending=ending))
 
     async def reconcile(self, name: str) -> None:
         """Delete the objects of a definition that is going; when the last is gone, let the definition go."""
@@ -76,25 +71,18 @@ class CustomKinds:
         held = CLEANUP_FINALIZER in crd["metadata"].get("finalizers", ())
         if not held or not crd["metadata"].get("deletionTimestamp"):
             return
-        storage = f"{crd['spec']['group']}/{crd['spec']['names']['plural']}"
-        self._follow(storage, name)
         kind = custom_kind(crd["spec"], next(v for v in crd["spec"]["versions"] if v["storage"]))
-        await self._operations.delete_collection(Selection(kind), DeleteOptions(), Call(MASTER))
-        if next(iter(self._store.scan(storage)), None) is None:
-            kept = [f for f in crd["metadata"]["finalizers"] if f != CLEANUP_FINALIZER]
-            await self._let_go(crd["metadata"], kept)
-
-    def _follow(self, storage: str, name: str) -> None:
-        if storage not in self._followed:
-            self._followed.add(storage)
+        if kind.storage not in self._followed:
+            self._followed.add(kind.storage)
             again = self.controller.queue.add
-            self._store.listen(storage, lambda change: again(name) if change.type == "DELETED" else None)
-
-    async def _let_go(self, meta: Obj, finalizers: list[str]) -> None:
-        kind = self._kinds.find("apiextensions.k8s.io", "v1", "customresourcedefinitions")
-        assert kind is not None, "definitions are a built-in kind"
-        patch = {"metadata": {"finalizers": finalizers or None, "resourceVersion": meta["resourceVersion"]}}
-        await self._operations.patch(kind, "", meta["name"], Patch.MERGE, orjson.dumps(patch), Call(MASTER))
+            self._store.listen(kind.storage, lambda change: again(name) if change.type == "DELETED" else None)
+        await self._operations.delete_collection(Selection(kind), DeleteOptions(), Call(MASTER))
+        if next(iter(self._store.scan(kind.storage)), None) is None:
+            kept = [f for f in crd["metadata"]["finalizers"] if f != CLEANUP_FINALIZER] or None
+            patch = {"metadata": {"finalizers": kept, "resourceVersion": crd["metadata"]["resourceVersion"]}}
+            definitions = self._kinds.find("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+            assert definitions is not None, "definitions are a built-in kind"
+            await self._operations.patch(definitions, "", name, Patch.MERGE, orjson.dumps(patch), Call(MASTER))
 
 
 def custom_kind(spec: Obj, version: Obj, *, ending: bool = False) -> Kind:
@@ -114,7 +102,7 @@ def custom_kind(spec: Obj, version: Obj, *, ending: bool = False) -> Kind:
         subresource_kinds={"scale": ("autoscaling", "v1", "Scale")} if scale else {},
         columns=tuple(map(_column, version.get("additionalPrinterColumns", ()))),
         schema=custom_schema(resource, version["schema"]["openAPIV3Schema"]),
-        rules=_rules(version.get("selectableFields", ())),
+        rules=Rules(selectable={each["jsonPath"].lstrip("."): "" for each in version.get("selectableFields", ())}),
         scale={
             key: scale[f"{key}Path"].lstrip(".")
             for key in ("specReplicas", "statusReplicas", "labelSelector")
@@ -127,12 +115,6 @@ def custom_kind(spec: Obj, version: Obj, *, ending: bool = False) -> Kind:
 def _column(column: Obj) -> Column:
     optional = {key: column[key] for key in ("format", "description", "priority") if key in column}
     return Column(column["name"], column["type"], path=column["jsonPath"], **optional)
-
-
-def _rules(selectable: Iterable[Obj]) -> Rules:
-    rules = Rules()
-    rules.selectable = {field["jsonPath"].lstrip("."): "" for field in selectable}
-    return rules
 
 
 def custom_schema(resource: Resource, schema: dict[str, Any]) -> StructuralSchema:
@@ -150,7 +132,7 @@ def custom_schema(resource: Resource, schema: dict[str, Any]) -> StructuralSchem
         own = {**schema, "properties": properties, "x-kubernetes-group-version-kind": [gvk]}
         return {f"{group}.{resource.version}.{resource.kind}": own, **facts().openapi(OBJECT_META)}
 
-    return StructuralSchema(resource, root=root, validator=validator, openapi=openapi)
+    return StructuralSchema(resource, root, validator, openapi)
 
 
 @lru_cache(maxsize=64)

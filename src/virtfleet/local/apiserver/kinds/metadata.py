@@ -9,67 +9,54 @@ from __future__ import annotations
 import random
 import re
 import uuid
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from virtfleet.api.selectors import label_key_error, label_value_error
 from virtfleet.api.times import timestamp
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.resource import RBAC, Obj
 from virtfleet.local.apiserver.kinds.registry import Kind
 from virtfleet.local.apiserver.objects import causes
 from virtfleet.local.apiserver.objects.causes import Cause
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
-_LABEL_1035 = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _ANNOTATIONS_LIMIT = 256 * 1024
 # What people do not mistake for words or for each other; Kubernetes' own alphabet for generated names.
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _GENERATED_LENGTH = 5
 _NAME_LIMIT = 63
+_STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 
 Check = Callable[[str], str | None]
 
 
-# The same names and labels come again and again.
-_remembered = lru_cache(4096)
-
-
-def _pattern(regex: str, limit: int, what: str, examples: str) -> Check:
+def _pattern(regex: str, limit: int, what: str) -> Check:
     compiled = re.compile(regex)
 
-    @_remembered
     def check(name: str) -> str | None:
         if len(name) > limit:
             return f"must be no more than {limit} bytes"
-        if not compiled.fullmatch(name):
-            return f"{what} (e.g. {examples}, regex used for validation is '{regex}')"
-        return None
+        return None if compiled.fullmatch(name) else f"{what}, regex used for validation is '{regex}')"
 
     return check
 
 
 subdomain = _pattern(
-    _SUBDOMAIN,
+    rf"{_LABEL}(\.{_LABEL})*",
     253,
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', "
-    "and must start and end with an alphanumeric character",
-    "'example.com'",
+    "and must start and end with an alphanumeric character (e.g. 'example.com'",
 )
 dns_label = _pattern(
     _LABEL,
     63,
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', "
-    "and must start and end with an alphanumeric character",
-    "'my-name',  or '123-abc'",
+    "and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc'",
 )
 dns_label_1035 = _pattern(
-    _LABEL_1035,
+    "[a-z]([-a-z0-9]*[a-z0-9])?",
     63,
-    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', "
-    "start with an alphabetic character, and end with an alphanumeric character",
-    "'my-name',  or 'abc-123'",
+    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
+    "and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123'",
 )
 
 
@@ -77,19 +64,13 @@ def path_segment(name: str) -> str | None:
     """For names that are not host names, such as system:node."""
     if name in (".", ".."):
         return f"may not be '{name}'"
-    for character in "/%":
-        if character in name:
-            return f"may not contain '{character}'"
-    return None
+    return next((f"may not contain '{character}'" for character in "/%" if character in name), None)
 
 
 _NAME_CHECKS: dict[str, Check] = {
     "/namespaces": dns_label,
     "/services": dns_label_1035,
-    "rbac.authorization.k8s.io/roles": path_segment,
-    "rbac.authorization.k8s.io/rolebindings": path_segment,
-    "rbac.authorization.k8s.io/clusterroles": path_segment,
-    "rbac.authorization.k8s.io/clusterrolebindings": path_segment,
+    **{f"{RBAC}/{kind}": path_segment for kind in ("roles", "rolebindings", "clusterroles", "clusterrolebindings")},
     "apiregistration.k8s.io/apiservices": path_segment,
 }
 
@@ -100,20 +81,9 @@ def generated(prefix: str) -> str:
     return prefix[: _NAME_LIMIT - _GENERATED_LENGTH] + suffix
 
 
-_COLLECTIONS = ("labels", "annotations", "finalizers", "ownerReferences")
-
-
-def _drop_empty(meta: Obj) -> None:
-    """An empty collection is the same as none; Kubernetes shows it as none."""
-    for field in _COLLECTIONS:
-        if field in meta and not meta[field]:
-            del meta[field]
-
-
 def begin(obj: Obj) -> None:
     """Give a new object what only the server decides, and take away what clients may not bring."""
     meta = obj["metadata"]
-    _drop_empty(meta)
     for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
         meta.pop(field, None)
     # Not uuid4: it asks the kernel for every one, and gives the interpreter away for that long.
@@ -124,61 +94,55 @@ def begin(obj: Obj) -> None:
 def keep_system_fields(obj: Obj, old: Obj) -> None:
     """Restore on an update what clients do not decide; what they may not even try stays to be checked."""
     meta, was = obj["metadata"], old["metadata"]
-    _drop_empty(meta)
-    meta.pop("generation", None)
+    for field in ("generation", "selfLink"):
+        meta.pop(field, None)
     for field in ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
         if field in was:
             meta[field] = was[field]
-    meta.pop("selfLink", None)
     if not meta.get("uid"):
         meta["uid"] = was["uid"]
 
 
-def faults(kind: Kind, obj: Obj) -> list[Cause]:
+def faults(kind: Kind, obj: Obj) -> Iterator[Cause]:
     """What is wrong with the metadata of an object about to be stored."""
     meta = obj["metadata"]
-    faults = _name_faults(kind, meta)
+    yield from _name_faults(kind, meta)
     if meta.get("namespace") and (why := dns_label(meta["namespace"])):
-        faults.append(causes.invalid("metadata.namespace", meta["namespace"], why))
-    faults += label_faults(meta.get("labels"), "metadata.labels")
-    faults += _annotation_faults(meta.get("annotations"))
-    faults += _owner_faults(meta.get("ownerReferences") or [])
-    faults += _finalizer_faults(kind, meta.get("finalizers") or [])
-    return faults
+        yield causes.invalid("metadata.namespace", meta["namespace"], why)
+    yield from label_faults(meta.get("labels"), "metadata.labels")
+    yield from _annotation_faults(meta.get("annotations") or {})
+    yield from _owner_faults(meta.get("ownerReferences") or [])
+    yield from _finalizer_faults(kind, meta.get("finalizers") or [])
 
 
 def update_faults(obj: Obj, old: Obj) -> list[Cause]:
     """What an update may not do to metadata."""
     meta, was = obj["metadata"], old["metadata"]
-    faults: list[Cause] = []
-    if was.get("deletionTimestamp"):
-        extra = sorted(set(meta.get("finalizers") or ()) - set(was.get("finalizers") or ()))
-        if extra:
-            why = "no new finalizers can be added if the object is being deleted, found new finalizers "
-            shown = ", ".join(causes.quoted(e) for e in extra)
-            faults.append(causes.forbidden("metadata.finalizers", f"{why}[]string{{{shown}}}"))
-    faults += [
+    faults = [
         causes.invalid(f"metadata.{field}", meta.get(field), "field is immutable")
         for field in ("name", "namespace", "uid", "deletionTimestamp", "deletionGracePeriodSeconds")
         if meta.get(field) != was.get(field)
     ]
+    extra = sorted(set(meta.get("finalizers") or ()) - set(was.get("finalizers") or ()))
+    if extra and was.get("deletionTimestamp"):
+        why = "no new finalizers can be added if the object is being deleted, found new finalizers "
+        shown = ", ".join(causes.quoted(e) for e in extra)
+        faults.append(causes.forbidden("metadata.finalizers", f"{why}[]string{{{shown}}}"))
     return faults * 2  # Kubernetes looks at it for all kinds, and again for each
 
 
-def _name_faults(kind: Kind, meta: dict[str, Any]) -> list[Cause]:
+def _name_faults(kind: Kind, meta: Obj) -> Iterator[Cause]:
     check = _NAME_CHECKS.get(kind.storage, subdomain)
-    faults = []
     if prefix := meta.get("generateName"):
         # A trailing dash is fine in a prefix, since something follows it.
         masked = prefix[:-1] + "a" if len(prefix) > 1 and prefix.endswith("-") else prefix
         if why := check(masked):
-            faults.append(causes.invalid("metadata.generateName", prefix, why))
+            yield causes.invalid("metadata.generateName", prefix, why)
     name = meta.get("name")
     if not name:
-        faults.append(causes.required("metadata.name", "name or generateName is required"))
+        yield causes.required("metadata.name", "name or generateName is required")
     elif why := check(name):
-        faults.append(causes.invalid("metadata.name", name, why))
-    return faults
+        yield causes.invalid("metadata.name", name, why)
 
 
 _KEY_NAME = (
@@ -193,7 +157,6 @@ _VALUE = (
 )
 
 
-@_remembered
 def _key_fault(key: str) -> str | None:
     if not label_key_error(key):
         return None
@@ -205,62 +168,49 @@ def _key_fault(key: str) -> str | None:
     return _KEY_NAME if name else "name part must be non-empty"
 
 
-@_remembered
 def _value_fault(value: str) -> str | None:
     if not label_value_error(value):
         return None
     return "must be no more than 63 bytes" if len(value) > 63 else _VALUE
 
 
-def label_faults(labels: dict[str, str] | None, field: str) -> list[Cause]:
+def label_faults(labels: dict[str, str] | None, field: str) -> Iterator[Cause]:
     """What is wrong with labels."""
-    faults = []
     for key, value in (labels or {}).items():
         if why := _key_fault(key):
-            faults.append(causes.invalid(field, key, why))
+            yield causes.invalid(field, key, why)
         if why := _value_fault(value):
-            faults.append(causes.invalid(field, value, why))
-    return faults
+            yield causes.invalid(field, value, why)
 
 
-def _annotation_faults(annotations: dict[str, str] | None) -> list[Cause]:
-    if not annotations:
-        return []
+def _annotation_faults(annotations: dict[str, str]) -> Iterator[Cause]:
     field = "metadata.annotations"
-    faults = [causes.invalid(field, key, why) for key in annotations if (why := _key_fault(key.lower()))]
+    for key in annotations:
+        if why := _key_fault(key.lower()):
+            yield causes.invalid(field, key, why)
     if len("".join((*annotations, *annotations.values())).encode()) > _ANNOTATIONS_LIMIT:
-        faults.append(causes.too_long(field, _ANNOTATIONS_LIMIT))
-    return faults
+        yield causes.too_long(field, _ANNOTATIONS_LIMIT)
 
 
-def _owner_faults(owners: list[dict[str, Any]]) -> list[Cause]:
-    faults = [
-        causes.invalid(f"metadata.ownerReferences.{field}", owner.get(field, ""), "must not be empty")
-        for owner in owners
-        for field in ("apiVersion", "kind", "name", "uid")
-        if not owner.get(field)
-    ]
+def _owner_faults(owners: list[Obj]) -> Iterator[Cause]:
+    for owner in owners:
+        for field in ("apiVersion", "kind", "name", "uid"):
+            if not owner.get(field):
+                yield causes.invalid(f"metadata.ownerReferences.{field}", owner.get(field, ""), "must not be empty")
     controllers = [f"{owner.get('kind')}/{owner.get('name')}" for owner in owners if owner.get("controller")]
     if len(controllers) > 1:
         why = 'Only one reference can have Controller set to true. Found "true" in references for '
-        faults.append(causes.invalid("metadata.ownerReferences", owners, f"{why}{controllers[0]} and {controllers[1]}"))
-    return faults
+        yield causes.invalid("metadata.ownerReferences", owners, f"{why}{controllers[0]} and {controllers[1]}")
 
 
-_STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
-
-
-def _finalizer_faults(kind: Kind, finalizers: list[str]) -> list[Cause]:
+def _finalizer_faults(kind: Kind, finalizers: list[str]) -> Iterator[Cause]:
     field = "metadata.finalizers"
-    faults = [causes.invalid(field, name, why) for name in finalizers if (why := _key_fault(name or ""))]
-    if not kind.custom and kind.resource.group != "apiextensions.k8s.io":
-        why = "name is neither a standard finalizer name nor is it fully qualified"
-        faults += [
-            causes.invalid(f"{field}[{index}]", name, why)
-            for index, name in enumerate(finalizers)
-            if "/" not in name and name not in _STANDARD_FINALIZERS
-        ]
+    for index, name in enumerate(finalizers):
+        if why := _key_fault(name or ""):
+            yield causes.invalid(field, name, why)
+        of_own = kind.custom or kind.resource.group == "apiextensions.k8s.io"
+        if "/" not in name and not of_own and name not in _STANDARD_FINALIZERS:
+            why = "name is neither a standard finalizer name nor is it fully qualified"
+            yield causes.invalid(f"{field}[{index}]", name, why)
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
-        why = "finalizer orphan and foregroundDeletion cannot be both set"
-        faults.append(causes.invalid(field, finalizers, why))
-    return faults
+        yield causes.invalid(field, finalizers, "finalizer orphan and foregroundDeletion cannot be both set")

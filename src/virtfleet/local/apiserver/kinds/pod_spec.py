@@ -69,97 +69,76 @@ def qos_class(spec: Obj) -> str:
     return "Guaranteed" if guaranteed else "Burstable"
 
 
-def faults(spec: Obj, field: str) -> list[Cause]:
+def faults(spec: Obj, field: str) -> Iterator[Cause]:
     """What is wrong with a pod spec at `field`."""
-    faults = _volume_faults(spec.get("volumes", []), f"{field}.volumes")
-    volumes = {volume.get("name") for volume in spec.get("volumes", ())}
     seen: set[str] = set()
+    for index, volume in enumerate(spec.get("volumes", ())):
+        at = f"{field}.volumes[{index}]"
+        yield from _name_faults(volume.get("name"), at, seen)
+        for extra in [key for key in volume if key != "name"][1:]:
+            yield causes.forbidden(f"{at}.{extra}", "may not specify more than 1 volume type")
+    volumes, seen = {volume.get("name") for volume in spec.get("volumes", ())}, set()
     for place, container in containers(spec):
         at = f"{field}.{place}"
-        faults += _name_faults(container.get("name"), at, seen)
-        faults += _container_faults(container, at, volumes)
-    faults += label_faults(spec.get("nodeSelector"), f"{field}.nodeSelector")
+        yield from _name_faults(container.get("name"), at, seen)
+        yield from _mount_faults(container, at, volumes)
+        yield from _resource_faults(container.get("resources", {}), f"{at}.resources")
+        for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+            if probe in container:
+                yield from _probe_faults(container[probe], f"{at}.{probe}")
+    yield from label_faults(spec.get("nodeSelector"), f"{field}.nodeSelector")
     for name, check in (("hostname", dns_label), ("subdomain", dns_label), ("nodeName", subdomain)):
         if spec.get(name) and (why := check(spec[name])):
-            faults.append(causes.invalid(f"{field}.{name}", spec[name], why))
+            yield causes.invalid(f"{field}.{name}", spec[name], why)
     if spec.get("dnsPolicy") == "None" and not spec.get("dnsConfig", {}).get("nameservers"):
         missing = "dnsConfig.nameservers" if "dnsConfig" in spec else "dnsConfig"
-        faults.append(causes.required(f"{field}.{missing}", "must provide nameservers when `dnsPolicy` is None"))
-    faults += _toleration_faults(spec.get("tolerations", []), f"{field}.tolerations")
-    faults += _node_affinity_faults(spec, f"{field}.affinity.nodeAffinity")
-    return faults
+        yield causes.required(f"{field}.{missing}", "must provide nameservers when `dnsPolicy` is None")
+    for index, toleration in enumerate(spec.get("tolerations", ())):
+        yield from _toleration_faults(toleration, f"{field}.tolerations[{index}]")
+    yield from _node_affinity_faults(spec, f"{field}.affinity.nodeAffinity")
 
 
-def _name_faults(name: str | None, field: str, seen: set[str]) -> list[Cause]:
+def _name_faults(name: str | None, field: str, seen: set[str]) -> Iterator[Cause]:
     """Of a volume or container at `field`, beside those `seen` before it."""
     if not name:
-        return []  # the schema says so
+        return  # the schema says so
     if why := dns_label(name):
-        return [causes.invalid(f"{field}.name", name, why)]
-    if name in seen:
-        return [causes.duplicate(f"{field}.name", name)]
+        yield causes.invalid(f"{field}.name", name, why)
+    elif name in seen:
+        yield causes.duplicate(f"{field}.name", name)
     seen.add(name)
-    return []
 
 
-def _volume_faults(volumes: list[Obj], field: str) -> list[Cause]:
-    faults: list[Cause] = []
-    seen: set[str] = set()
-    for index, volume in enumerate(volumes):
-        at = f"{field}[{index}]"
-        faults += _name_faults(volume.get("name"), at, seen)
-        sources = [key for key in volume if key != "name"]
-        why = "may not specify more than 1 volume type"
-        faults += [causes.forbidden(f"{at}.{extra}", why) for extra in sources[1:]]
-    return faults
-
-
-def _container_faults(container: Obj, field: str, volumes: set[Any]) -> list[Cause]:
-    faults: list[Cause] = []
-    faults += _mount_faults(container, field, volumes)
-    faults += resource_faults(container.get("resources", {}), f"{field}.resources")
-    for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
-        if probe in container:
-            faults += _probe_faults(container[probe], f"{field}.{probe}")
-    return faults
-
-
-def _mount_faults(container: Obj, field: str, volumes: set[Any]) -> list[Cause]:
-    faults: list[Cause] = []
+def _mount_faults(container: Obj, field: str, volumes: set[Any]) -> Iterator[Cause]:
     paths: set[str] = set()
     for index, mount in enumerate(container.get("volumeMounts", ())):
         at = f"{field}.volumeMounts[{index}]"
         if mount.get("name") and mount["name"] not in volumes:
-            faults.append(causes.not_found(f"{at}.name", mount["name"]))
+            yield causes.not_found(f"{at}.name", mount["name"])
         if (path := mount.get("mountPath", "")) in paths:
-            faults.append(causes.invalid(f"{at}.mountPath", path, "must be unique"))
+            yield causes.invalid(f"{at}.mountPath", path, "must be unique")
         paths.add(path)
     for index, device in enumerate(container.get("volumeDevices", ())):
         if device.get("name") not in volumes:
-            faults.append(causes.not_found(f"{field}.volumeDevices[{index}].name", device.get("name")))
-    return faults
+            yield causes.not_found(f"{field}.volumeDevices[{index}].name", device.get("name"))
 
 
-def resource_faults(resources: Obj, field: str) -> list[Cause]:
+def _resource_faults(resources: Obj, field: str) -> Iterator[Cause]:
     """Requests against limits."""
-    requests, limits = resources.get("requests", {}), resources.get("limits", {})
-    faults = [
-        causes.invalid(f"{field}.{kind}[{name}]", amount, "must be greater than or equal to 0")
-        for kind, listed in (("limits", limits), ("requests", requests))
-        for name, amount in listed.items()
-        if amount.startswith("-")
-    ]
-    for name, amount in requests.items():
-        limit = limits.get(name)
-        at = f"{field}.requests"
+    limits = resources.get("limits", {})
+    for kind in ("limits", "requests"):
+        for name, amount in resources.get(kind, {}).items():
+            if amount.startswith("-"):
+                yield causes.invalid(f"{field}.{kind}[{name}]", amount, "must be greater than or equal to 0")
+    for name, amount in resources.get("requests", {}).items():
+        limit, at = limits.get(name), f"{field}.requests"
         if name in OVERCOMMITTABLE:
             if limit is not None and Quantity.parse(amount) > Quantity.parse(limit):
-                faults.append(causes.invalid(at, amount, f"must be less than or equal to {name} limit of {limit}"))
+                yield causes.invalid(at, amount, f"must be less than or equal to {name} limit of {limit}")
         elif limit is None:
-            faults.append(causes.required(f"{field}.limits", "Limit must be set for non overcommitable resources"))
+            yield causes.required(f"{field}.limits", "Limit must be set for non overcommitable resources")
         elif Quantity.parse(amount) != Quantity.parse(limit):
-            faults.append(causes.invalid(at, amount, f"must be equal to {name} limit of {limit}"))
-    return faults
+            yield causes.invalid(at, amount, f"must be equal to {name} limit of {limit}")
 
 
 def _probe_faults(probe: Obj, field: str) -> Iterator[Cause]:
@@ -170,36 +149,28 @@ def _probe_faults(probe: Obj, field: str) -> Iterator[Cause]:
         yield causes.forbidden(f"{field}.{extra}", "may not specify more than 1 handler type")
 
 
-def _toleration_faults(tolerations: list[Obj], field: str) -> Iterator[Cause]:
-    for index, toleration in enumerate(tolerations):
-        operator = toleration.get("operator", "Equal")
-        at = f"{field}[{index}]"
-        if not toleration.get("key") and operator != "Exists":
-            why = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
-            yield causes.invalid(f"{at}.operator", toleration.get("operator", ""), why)
-        if operator == "Exists" and toleration.get("value"):
-            yield causes.invalid(
-                f"{at}.operator", toleration["value"], "value must be empty when `operator` is 'Exists'"
-            )
-        if "tolerationSeconds" in toleration and toleration.get("effect") != "NoExecute":
-            why = "effect must be 'NoExecute' when `tolerationSeconds` is set"
-            yield causes.invalid(f"{at}.effect", toleration.get("effect", ""), why)
+def _toleration_faults(toleration: Obj, at: str) -> Iterator[Cause]:
+    exists = toleration.get("operator", "Equal") == "Exists"
+    if not toleration.get("key") and not exists:
+        why = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
+        yield causes.invalid(f"{at}.operator", toleration.get("operator", ""), why)
+    if exists and toleration.get("value"):
+        yield causes.invalid(f"{at}.operator", toleration["value"], "value must be empty when `operator` is 'Exists'")
+    if "tolerationSeconds" in toleration and toleration.get("effect") != "NoExecute":
+        why = "effect must be 'NoExecute' when `tolerationSeconds` is set"
+        yield causes.invalid(f"{at}.effect", toleration.get("effect", ""), why)
 
 
 def _node_affinity_faults(spec: Obj, field: str) -> Iterator[Cause]:
-    required = spec.get("affinity", {}).get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution")
-    if required is None:
-        return
-    at = f"{field}.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+    place = "requiredDuringSchedulingIgnoredDuringExecution"
+    required = spec.get("affinity", {}).get("nodeAffinity", {}).get(place, {})
     for index, term in enumerate(required.get("nodeSelectorTerms", ())):
         for number, expression in enumerate(term.get("matchExpressions", ())):
-            where = f"{at}[{index}].matchExpressions[{number}]"
+            at = f"{field}.{place}.nodeSelectorTerms[{index}].matchExpressions[{number}].values"
             values, operator = expression.get("values", []), expression.get("operator")
             if operator in ("In", "NotIn") and not values:
-                yield causes.required(f"{where}.values", "must be specified when `operator` is 'In' or 'NotIn'")
+                yield causes.required(at, "must be specified when `operator` is 'In' or 'NotIn'")
             if operator in ("Exists", "DoesNotExist") and values:
-                why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-                yield causes.forbidden(f"{where}.values", why)
+                yield causes.forbidden(at, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
             if operator in ("Gt", "Lt") and len(values) != 1:
-                why = "must be specified single value when `operator` is 'Lt' or 'Gt'"
-                yield causes.required(f"{where}.values", why)
+                yield causes.required(at, "must be specified single value when `operator` is 'Lt' or 'Gt'")

@@ -7,6 +7,7 @@ to kind hangs on `Kind`, so that the operations (create, patch, watch...) are wr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,49 +33,51 @@ class Column:
     path: str | Callable[[Obj], Any] = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What one kind does beyond its schema. Kinds say what they need, and override what is their own."""
+    """What one kind does beyond its schema: facts, and functions of an object (and of the one that it replaces)."""
 
-    exclusive = False  # writes happen one after the other, because the rules look at the kind's other objects
-    initial_status: Mapping[str, Any] | None = None  # of every new object
-    finalizer = ""  # of every new object
-    fixed: Mapping[str, str] = {}  # fields that do not change, and what is said when they do
-    selectable: Mapping[str, Any] = {}  # what field selectors may ask for beside name and namespace; what absence means
+    exclusive: bool = False  # writes happen one after the other, because the rules look at the kind's other objects
+    status: Mapping[str, Any] | None = None  # of every new object
+    finalizer: str = ""  # of every new object
+    fixed: Mapping[str, str] = field(default_factory=dict)  # fields that do not change, and what is said when they do
+    # What field selectors may ask for beside name and namespace; what absence means.
+    selectable: Mapping[str, Any] = field(default_factory=dict)
+    begin: Callable[[Obj], None] = lambda obj: None  # gives a new object what it lacks, before validation
+    keep: Callable[[Obj, Obj, str], None] = lambda obj, old, subresource: None  # copies what the writer does not own
+    complete: Callable[[Obj], None] = lambda obj: None  # fills in what follows from other fields, after these two
+    faults: Callable[[Obj], Iterable[Cause]] = lambda obj: ()  # what is wrong with an object by itself
+    on_update: Callable[[Obj, Obj, str], Iterable[Cause]] | None = None  # the same of an update, in place of `faults`
+    # Seconds between deletion's start and the object's removal; None for kinds that know no such time.
+    grace: Callable[[Obj, int | None], int | None] = lambda obj, asked: None
 
     def prepare_create(self, obj: Obj) -> None:
         """Complete or reset fields before validation (allocated addresses, initial status)."""
-        if self.initial_status is not None:
-            obj["status"] = dict(self.initial_status)
+        if self.status is not None:
+            obj["status"] = deepcopy(self.status)
         finalizers = obj["metadata"].get("finalizers", [])
         if self.finalizer and self.finalizer not in finalizers:
             obj["metadata"]["finalizers"] = [*finalizers, self.finalizer]
+        self.begin(obj)
         self.complete(obj)
 
     def prepare_update(self, obj: Obj, old: Obj, subresource: str) -> None:
-        """The same for an update; may copy fields that the writer does not own from `old`."""
+        """The same for an update."""
+        self.keep(obj, old, subresource)
         self.complete(obj)
-
-    def complete(self, obj: Obj) -> None:
-        """Fill in what follows from other fields."""
-
-    def faults(self, obj: Obj) -> Iterable[Cause]:
-        """What is wrong with an object by itself."""
-        return ()
 
     def update_faults(self, obj: Obj, old: Obj, subresource: str) -> list[Cause]:
         """What is wrong with an update."""
-        if subresource == "status":
-            return []
+        if self.on_update:
+            faults = self.on_update(obj, old, subresource)
+        else:
+            faults = self.faults(obj) if subresource != "status" else ()
         changed = [(path, why) for path, why in self.fixed.items() if at(path, obj) != at(path, old)]
-        return [*self.faults(obj), *(causes.invalid(path, at(path, obj), why) for path, why in changed)]
+        return [*faults, *(causes.invalid(path, at(path, obj), why) for path, why in changed)]
 
     def fields(self, obj: Obj) -> Mapping[str, str]:
         """What field selectors compare with."""
         return {path: _text(at(path, obj), absent) for path, absent in self.selectable.items()}
-
-    def grace(self, obj: Obj, asked: int | None) -> int | None:
-        """Seconds between deletion's start and the object's removal; None for kinds that know no such time."""
-        return None
 
 
 def at(path: str, obj: Obj) -> Any:

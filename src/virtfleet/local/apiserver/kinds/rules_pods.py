@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from virtfleet.api.names import FINAL
@@ -31,101 +32,90 @@ MUTABLE = (
 )
 
 
-class PodRules(Rules):
-    """Pods: account, priority, tolerations, and what an update may do."""
+def _begin(stored: Store, obj: Obj) -> None:
+    """What a new pod is given."""
+    spec = obj.setdefault("spec", {})
+    _complete(spec)
+    if spec.get("terminationGracePeriodSeconds", 0) < 0:
+        spec["terminationGracePeriodSeconds"] = 1
+    _assign_account(stored, obj)
+    _assign_priority(stored, obj)
+    _add_tolerations(spec)
+    obj["status"] = {"phase": "Pending", "qosClass": pod_spec.qos_class(spec)}
 
-    selectable: Mapping[str, Any] = {
-        **dict.fromkeys(("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName"), ""),
-        **dict.fromkeys(("status.phase", "status.podIP", "status.nominatedNodeName"), ""),
-        "spec.hostNetwork": False,
-    }
 
-    def __init__(self, stored: Store) -> None:
-        self._stored = stored
+def _keep(obj: Obj, old: Obj, subresource: str) -> None:
+    """What a status keeps, and what a spec is given."""
+    if subresource == "status":
+        status = obj.setdefault("status", {})
+        if "qosClass" in old.get("status", {}):
+            status.setdefault("qosClass", old["status"]["qosClass"])
+        if status.get("podIP") and (status.get("podIPs") or [{}])[0].get("ip") != status["podIP"]:
+            status["podIPs"] = [{"ip": status["podIP"]}]
+    elif subresource == "resize":
+        obj["spec"] = _resized(old["spec"], obj.get("spec") or {})
+    elif subresource == "ephemeralcontainers":
+        obj["spec"] = {**old["spec"], EPHEMERAL: (obj.get("spec") or {}).get(EPHEMERAL) or []}
+        pod_spec.complete(obj["spec"])
+    else:
+        _complete(obj.setdefault("spec", {}))
+        _add_tolerations(obj["spec"])
 
-    def prepare_create(self, obj: Obj) -> None:
-        """What a new pod is given."""
-        spec = obj.setdefault("spec", {})
-        _complete(spec)
-        if spec.get("terminationGracePeriodSeconds", 0) < 0:
-            spec["terminationGracePeriodSeconds"] = 1
-        self._assign_account(obj)
-        self._assign_priority(obj)
-        _add_tolerations(spec)
-        obj["status"] = {"phase": "Pending", "qosClass": pod_spec.qos_class(spec)}
 
-    def prepare_update(self, obj: Obj, old: Obj, subresource: str) -> None:
-        """What a status keeps, and what a spec is given."""
-        if subresource == "status":
-            status = obj.setdefault("status", {})
-            if "qosClass" in old.get("status", {}):
-                status.setdefault("qosClass", old["status"]["qosClass"])
-            if status.get("podIP"):
-                if (status.get("podIPs") or [{}])[0].get("ip") != status["podIP"]:
-                    status["podIPs"] = [{"ip": status["podIP"]}]
-            elif status.get("podIPs"):
-                status["podIP"] = status["podIPs"][0].get("ip", "")
-        elif subresource == "resize":
-            obj["spec"] = _resized(old["spec"], obj.get("spec") or {})
-        elif subresource == "ephemeralcontainers":
-            obj["spec"] = {**old["spec"], EPHEMERAL: (obj.get("spec") or {}).get(EPHEMERAL) or []}
-            pod_spec.complete(obj["spec"])
-        else:
-            _complete(obj.setdefault("spec", {}))
-            _add_tolerations(obj["spec"])
+def _faults(obj: Obj) -> Iterator[Cause]:
+    """What is wrong with the spec of a new pod."""
+    yield from pod_spec.faults(obj["spec"], "spec")
+    if obj["spec"].get(EPHEMERAL):
+        yield causes.forbidden(f"spec.{EPHEMERAL}", "cannot be set on create")
 
-    def faults(self, obj: Obj) -> list[Cause]:
-        """What is wrong with the spec of a new pod."""
-        too_early = [causes.forbidden(f"spec.{EPHEMERAL}", "cannot be set on create")]
-        return pod_spec.faults(obj["spec"], "spec") + (too_early if obj["spec"].get(EPHEMERAL) else [])
 
-    def update_faults(self, obj: Obj, old: Obj, subresource: str) -> list[Cause]:
-        """What of a spec may not change."""
-        # A binding is what gives the pod its node.
-        if subresource in ("status", "binding") or obj["spec"] == old["spec"]:
-            return []
+def _update_faults(obj: Obj, old: Obj, subresource: str) -> Iterator[Cause]:
+    """What of a spec may not change."""
+    # A binding is what gives the pod its node.
+    if subresource not in ("status", "binding") and obj["spec"] != old["spec"]:
+        yield from pod_spec.faults(obj["spec"], "spec")
         changed = {"resize": _resize_faults, "ephemeralcontainers": _debug_faults}.get(subresource, _change_faults)
-        return pod_spec.faults(obj["spec"], "spec") + changed(obj["spec"], old["spec"])
+        yield from changed(obj["spec"], old["spec"])
 
-    def grace(self, obj: Obj, asked: int | None) -> int:
-        """Only what runs on a node needs time."""
-        spec = obj.get("spec", {})
-        if not spec.get("nodeName") or obj.get("status", {}).get("phase") in FINAL:
-            return 0
-        seconds = asked if asked is not None else spec.get("terminationGracePeriodSeconds", 0)
-        return int(seconds) if seconds >= 0 else 1
 
-    def _assign_account(self, obj: Obj) -> None:
-        """The service account, its image pull secrets, and the volume with its token."""
-        spec, namespace = obj["spec"], obj["metadata"].get("namespace", "")
-        name = spec.setdefault("serviceAccountName", "default")
-        spec["serviceAccount"] = name
-        account = self._stored.read("/serviceaccounts", namespace, name) or {}
-        # A namespace's `default` account is made by a controller moments after the namespace; a pod may be quicker.
-        if not account and name != "default":
-            why = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
+def _grace(obj: Obj, asked: int | None) -> int:
+    """Only what runs on a node needs time."""
+    spec = obj.get("spec", {})
+    if not spec.get("nodeName") or obj.get("status", {}).get("phase") in FINAL:
+        return 0
+    return int(asked if asked is not None else spec.get("terminationGracePeriodSeconds", 0))
+
+
+def _assign_account(stored: Store, obj: Obj) -> None:
+    """The service account, its image pull secrets, and the volume with its token."""
+    spec, namespace = obj["spec"], obj["metadata"].get("namespace", "")
+    name = spec.setdefault("serviceAccountName", "default")
+    spec["serviceAccount"] = name
+    account = stored.read("/serviceaccounts", namespace, name) or {}
+    # A namespace's `default` account is made by a controller moments after the namespace; a pod may be quicker.
+    if not account and name != "default":
+        why = f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
+        raise refusals.not_allowed(PODS, obj["metadata"].get("name", ""), why)
+    if "imagePullSecrets" not in spec and account.get("imagePullSecrets"):
+        spec["imagePullSecrets"] = account["imagePullSecrets"]
+    if spec.get("automountServiceAccountToken", account.get("automountServiceAccountToken", True)):
+        _mount_token(spec)
+
+
+def _assign_priority(stored: Store, obj: Obj) -> None:
+    spec = obj["spec"]
+    if name := spec.get("priorityClassName"):
+        chosen = stored.read(_CLASSES, "", name)
+        if chosen is None:
+            why = f"no PriorityClass with name {name} was found"
             raise refusals.not_allowed(PODS, obj["metadata"].get("name", ""), why)
-        if "imagePullSecrets" not in spec and account.get("imagePullSecrets"):
-            spec["imagePullSecrets"] = account["imagePullSecrets"]
-        if spec.get("automountServiceAccountToken", account.get("automountServiceAccountToken", True)):
-            _mount_token(spec)
-
-    def _assign_priority(self, obj: Obj) -> None:
-        spec = obj["spec"]
-        name = spec.get("priorityClassName")
-        if name:
-            chosen = self._stored.read(_CLASSES, "", name)
-            if chosen is None:
-                raise refusals.not_allowed(
-                    PODS, obj["metadata"].get("name", ""), f"no PriorityClass with name {name} was found"
-                )
-        else:
-            defaults = [each for each in self._stored.objects(_CLASSES) if each.get("globalDefault")]
-            chosen = min(defaults, key=lambda each: each["value"], default={})
-            if chosen:
-                spec["priorityClassName"] = chosen["metadata"]["name"]
-        spec["priority"] = chosen.get("value", 0)
-        spec.setdefault("preemptionPolicy", chosen.get("preemptionPolicy", "PreemptLowerPriority"))
+    else:
+        defaults = [each for each in stored.objects(_CLASSES) if each.get("globalDefault")]
+        chosen = min(defaults, key=lambda each: each["value"], default={})
+        if chosen:
+            spec["priorityClassName"] = chosen["metadata"]["name"]
+    spec["priority"] = chosen.get("value", 0)
+    spec.setdefault("preemptionPolicy", chosen.get("preemptionPolicy", "PreemptLowerPriority"))
 
 
 def _complete(spec: Obj) -> None:
@@ -133,10 +123,9 @@ def _complete(spec: Obj) -> None:
     pod_spec.complete(spec)
     spec.setdefault("enableServiceLinks", True)
     for _, container in pod_spec.containers(spec):
-        limits = container.get("resources", {}).get("limits")
-        if limits:
-            requests = container["resources"].setdefault("requests", {})
-            container["resources"]["requests"] = {**limits, **requests}
+        resources = container.get("resources", {})
+        if limits := resources.get("limits"):
+            resources["requests"] = {**limits, **resources.get("requests", {})}
         if spec.get("hostNetwork"):
             for port in container.get("ports", ()):
                 port.setdefault("hostPort", port.get("containerPort", 0))
@@ -175,28 +164,25 @@ def _add_tolerations(spec: Obj) -> None:
     spec["tolerations"] = tolerations
 
 
-def _change_faults(spec: Obj, old: Obj) -> list[Cause]:
+def _change_faults(spec: Obj, old: Obj) -> Iterator[Cause]:
     """What of a pod's spec changed and may not."""
     for group in ("containers", "initContainers"):
         if len(spec.get(group, ())) != len(old.get(group, ())):
-            return [causes.forbidden(f"spec.{group}", "pod updates may not add or remove containers")]
-    faults: list[Cause] = []
+            yield causes.forbidden(f"spec.{group}", "pod updates may not add or remove containers")
+            return
     if not all(t in _tolerated(spec) for t in _tolerated(old)):
         why = "existing toleration can not be modified except its tolerationSeconds"
-        faults.append(causes.forbidden("spec.tolerations", why))
+        yield causes.forbidden("spec.tolerations", why)
     deadline, before = spec.get("activeDeadlineSeconds"), old.get("activeDeadlineSeconds")
-    if before is not None and deadline is None:
-        why = "must not update from a positive integer to nil value"
-        faults.append(causes.invalid("spec.activeDeadlineSeconds", deadline, why))
-    elif before is not None and deadline > before:
+    if before is not None and (deadline is None or deadline > before):
         why = "must be less than or equal to previous value"
-        faults.append(causes.invalid("spec.activeDeadlineSeconds", deadline, why))
+        why = "must not update from a positive integer to nil value" if deadline is None else why
+        yield causes.invalid("spec.activeDeadlineSeconds", deadline, why)
     mine, theirs = _fixed(spec), _fixed(old)
     changed = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
     if changed:
         why = f"pod updates may not change fields other than {MUTABLE}\nchanged: {', '.join(changed)}"
-        faults.append(causes.forbidden("spec", why))
-    return faults
+        yield causes.forbidden("spec", why)
 
 
 def _resized(spec: Obj, wanted: Obj) -> Obj:
@@ -206,16 +192,12 @@ def _resized(spec: Obj, wanted: Obj) -> Obj:
     return {**spec, "containers": containers}
 
 
-def _resize_faults(spec: Obj, old: Obj) -> list[Cause]:
+def _resize_faults(spec: Obj, old: Obj) -> Iterator[Cause]:
     """Only processors and memory change in a pod that runs, and its class of service does not."""
-    if any(
-        _unresizable(new) != _unresizable(was) for new, was in zip(spec["containers"], old["containers"], strict=True)
-    ):
-        return [causes.forbidden("spec", "only cpu and memory resources are mutable")]
-    if pod_spec.qos_class(spec) != pod_spec.qos_class(old):
-        why = "Pod QOS Class may not change as a result of resizing"
-        return [causes.invalid("spec", pod_spec.qos_class(spec), why)]
-    return []
+    if [*map(_unresizable, spec["containers"])] != [*map(_unresizable, old["containers"])]:
+        yield causes.forbidden("spec", "only cpu and memory resources are mutable")
+    elif pod_spec.qos_class(spec) != pod_spec.qos_class(old):
+        yield causes.invalid("spec", pod_spec.qos_class(spec), "Pod QOS Class may not change as a result of resizing")
 
 
 def _unresizable(container: Obj) -> Obj:
@@ -227,23 +209,23 @@ def _unresizable(container: Obj) -> Obj:
     return {**kept, "claims": resources.get("claims") or []}
 
 
-def _debug_faults(spec: Obj, old: Obj) -> list[Cause]:
+def _debug_faults(spec: Obj, old: Obj) -> Iterator[Cause]:
     """Containers to look into a pod with are added, and then stay as they are."""
-    field, faults = f"spec.{EPHEMERAL}", []
+    field = f"spec.{EPHEMERAL}"
     there = {container["name"]: container for container in spec[EPHEMERAL]}
-    before = {container["name"]: container for container in old.get(EPHEMERAL) or ()}
-    for name, container in before.items():
+    for container in old.get(EPHEMERAL) or ():
+        name = container["name"]
         if there.get(name) != container:
             verb = "changed" if name in there else "removed"
-            faults.append(causes.forbidden(field, f'existing ephemeral containers "{name}" may not be {verb}'))
+            yield causes.forbidden(field, f'existing ephemeral containers "{name}" may not be {verb}')
     targets = [container["name"] for container in spec["containers"]]
     for number, container in enumerate(spec[EPHEMERAL]):
         at, target = f"{field}[{number}]", container.get("targetContainerName")
-        refused = [name for name in _NOT_EPHEMERAL if container.get(name)]
-        faults += [causes.forbidden(f"{at}.{name}", "cannot be set for an Ephemeral Container") for name in refused]
+        for name in _NOT_EPHEMERAL:
+            if container.get(name):
+                yield causes.forbidden(f"{at}.{name}", "cannot be set for an Ephemeral Container")
         if target and target not in targets:
-            faults.append(causes.not_found(f"{at}.targetContainerName", target))
-    return faults
+            yield causes.not_found(f"{at}.targetContainerName", target)
 
 
 def _tolerated(spec: Obj) -> list[Obj]:
@@ -257,6 +239,19 @@ def _fixed(spec: Obj) -> dict[str, Any]:
     for group in ("containers", "initContainers"):
         if group in fixed:
             fixed[group] = [{**container, "image": ""} for container in fixed[group]]
-    if fixed.get("terminationGracePeriodSeconds", 0) < 0:
-        fixed["terminationGracePeriodSeconds"] = 1
     return fixed
+
+
+def rules(stored: Store) -> dict[str, Rules]:
+    """By the storage name of the kind."""
+    texts = (
+        *("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName"),
+        *("status.phase", "status.podIP", "status.nominatedNodeName"),
+    )
+    selectable = {**dict.fromkeys(texts, ""), "spec.hostNetwork": False}
+    begin = partial(_begin, stored)
+    return {
+        "/pods": Rules(
+            selectable=selectable, begin=begin, keep=_keep, faults=_faults, on_update=_update_faults, grace=_grace
+        )
+    }

@@ -6,8 +6,8 @@ What is taken is read from the stored Services, so that nothing has to be kept i
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
@@ -17,69 +17,64 @@ from virtfleet.local.apiserver.objects import causes
 from virtfleet.local.apiserver.objects.causes import Cause
 from virtfleet.local.apiserver.objects.store import Store
 
+T = TypeVar("T")
 HEADLESS = "None"
 NODE_PORTS = range(30000, 32768)
 FIRST_FREE = 10  # the addresses before it are for services that choose: kubernetes, dns
 
 
-class ServiceRules(Rules):
+class Services:
     """Addresses and ports that nobody else has."""
-
-    selectable: Mapping[str, Any] = {"spec.clusterIP": "", "spec.type": ""}
-    exclusive = True  # addresses and ports are free only as long as nobody else takes them
 
     def __init__(self, stored: Store, network: ipaddress.IPv4Network) -> None:
         self._stored = stored
         self._network = network
 
-    def prepare_create(self, obj: Obj) -> None:
+    def rules(self) -> dict[str, Rules]:
+        """By the storage name of the kind."""
+        return {
+            "/services": Rules(
+                exclusive=True,  # addresses and ports are free only as long as nobody else takes them
+                status={"loadBalancer": {}},
+                selectable={"spec.clusterIP": "", "spec.type": ""},
+                keep=_keep,
+                complete=self._complete,
+                faults=self._faults,
+                on_update=self._update_faults,
+            )
+        }
+
+    def _complete(self, obj: Obj) -> None:
         """Give it what it lacks."""
-        spec = obj.setdefault("spec", {})
-        _complete(spec)
-        self._allocate(obj)
-        obj["status"] = {"loadBalancer": {}}
-
-    def prepare_update(self, obj: Obj, old: Obj, subresource: str) -> None:
-        """Keep what the writer left out."""
-        if subresource == "status":
-            return
-        spec, was = obj.setdefault("spec", {}), old["spec"]
-        _complete(spec)
-        for field in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
-            if field in was:
-                spec.setdefault(field, was[field])
-        ports = {(p.get("protocol"), p.get("port")): p.get("nodePort") for p in was.get("ports", ())}
-        for port in spec.get("ports", ()) if _has_node_ports(spec) else ():
-            if kept := ports.get((port.get("protocol"), port.get("port"))):
-                port.setdefault("nodePort", kept)
+        _set_defaults(obj.setdefault("spec", {}))
         self._allocate(obj)
 
-    def faults(self, obj: Obj) -> list[Cause]:
+    def _faults(self, obj: Obj) -> list[Cause]:
         """What is wrong with the spec, or else with the choice of address and ports."""
         return list(_spec_faults(obj["spec"])) or list(self._allocation_faults(obj))
 
-    def update_faults(self, obj: Obj, old: Obj, subresource: str) -> list[Cause]:
+    def _update_faults(self, obj: Obj, old: Obj, subresource: str) -> list[Cause]:
         """An address stays; only then is it looked at."""
-        address = obj["spec"].get("clusterIP")
-        if subresource != "status" and address != old["spec"].get("clusterIP"):
-            why = causes.invalid("spec.clusterIPs[0]", obj["spec"].get("clusterIPs"), "field is immutable")
-            return [*_spec_faults(obj["spec"]), why]
-        return super().update_faults(obj, old, subresource)
+        if subresource == "status":
+            return []
+        if obj["spec"].get("clusterIP") == old["spec"].get("clusterIP"):
+            return self._faults(obj)
+        why = causes.invalid("spec.clusterIPs[0]", obj["spec"].get("clusterIPs"), "field is immutable")
+        return [*_spec_faults(obj["spec"]), why]
 
     def _allocate(self, obj: Obj) -> None:
         """Give the service the address and node ports that it lacks."""
-        spec = obj["spec"]
-        others = self._others(obj)
+        spec, others = obj["spec"], self._others(obj)
         if not spec.get("clusterIP"):
             spec["clusterIP"] = (spec.get("clusterIPs") or [""])[0] or self._free_address(others)
         spec["clusterIPs"] = [spec["clusterIP"]]
         spec.setdefault("ipFamilies", ["IPv4"])
         spec.setdefault("ipFamilyPolicy", "SingleStack")
         if _has_node_ports(spec):
-            taken = {p.get("nodePort") for s in [*others, obj] for p in s["spec"].get("ports", ())}
+            taken = _node_ports([*others, obj])
             for port in spec.get("ports", ()):
                 if not port.get("nodePort"):
-                    port["nodePort"] = _free_port(taken)
+                    port["nodePort"] = _first_free(NODE_PORTS, taken, "nodePort: range is full")
                     taken.add(port["nodePort"])
 
     def _others(self, obj: Obj) -> list[Obj]:
@@ -87,12 +82,9 @@ class ServiceRules(Rules):
         return [service for service in services if _identity(service) != _identity(obj)]
 
     def _free_address(self, others: list[Obj]) -> str:
-        taken = {service["spec"].get("clusterIP") for service in others}
+        taken: set[str] = {service["spec"].get("clusterIP", "") for service in others}
         candidates = (str(self._network[n]) for n in range(FIRST_FREE, self._network.num_addresses - 1))
-        address = next((candidate for candidate in candidates if candidate not in taken), None)
-        if address is None:
-            raise ApiError("InternalError", f"failed to allocate a serviceIP: range {self._network} is full")
-        return address
+        return _first_free(candidates, taken, f"serviceIP: range {self._network} is full")
 
     def _allocation_faults(self, obj: Obj) -> Iterator[Cause]:
         """Addresses and ports that the writer chose must be valid and free."""
@@ -100,7 +92,7 @@ class ServiceRules(Rules):
         address = spec.get("clusterIP", HEADLESS)
         if address != HEADLESS and (why := self._unusable(address, others)):
             yield causes.invalid("spec.clusterIPs", [address], f"failed to allocate IP {address}: {why}")
-        taken = {port.get("nodePort") for other in others for port in other["spec"].get("ports", ())}
+        taken = _node_ports(others)
         for index, port in enumerate(spec.get("ports", ())):
             number = port.get("nodePort")
             if number and number not in NODE_PORTS:
@@ -125,20 +117,36 @@ def _identity(service: Obj) -> tuple[str | None, str | None]:
     return service["metadata"].get("namespace"), service["metadata"].get("name")
 
 
-def _free_port(taken: set[int | None]) -> int:
-    port = next((candidate for candidate in NODE_PORTS if candidate not in taken), None)
-    if port is None:
-        raise ApiError("InternalError", "failed to allocate a nodePort: range is full")
-    return port
+def _node_ports(services: list[Obj]) -> set[int]:
+    return {port["nodePort"] for each in services for port in each["spec"].get("ports", ()) if "nodePort" in port}
+
+
+def _first_free(candidates: Iterable[T], taken: set[T], full: str) -> T:
+    for candidate in candidates:
+        if candidate not in taken:
+            return candidate
+    raise ApiError("InternalError", f"failed to allocate a {full}")
 
 
 def _has_node_ports(spec: Obj) -> bool:
-    if spec["type"] == "LoadBalancer":
+    if spec.get("type") == "LoadBalancer":
         return bool(spec.get("allocateLoadBalancerNodePorts", True))
-    return bool(spec["type"] == "NodePort")
+    return spec.get("type") == "NodePort"
 
 
-def _complete(spec: Obj) -> None:
+def _keep(obj: Obj, old: Obj, _subresource: str) -> None:
+    """Keep what the writer left out."""
+    spec, was = obj.setdefault("spec", {}), old["spec"]
+    for field in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
+        if field in was:
+            spec.setdefault(field, was[field])
+    ports = {(p.get("protocol"), p.get("port")): p.get("nodePort") for p in was.get("ports", ())}
+    for port in spec.get("ports", ()) if _has_node_ports(spec) else ():
+        if kept := ports.get((port.get("protocol"), port.get("port"))):
+            port.setdefault("nodePort", kept)
+
+
+def _set_defaults(spec: Obj) -> None:
     """Defaults that depend on other fields."""
     spec.setdefault("type", "ClusterIP")
     for port in spec.get("ports", ()):

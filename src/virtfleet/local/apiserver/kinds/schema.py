@@ -135,42 +135,39 @@ def _go_type(schema: dict[str, Any], node: SchemaNode) -> str:
     return node.type if node.type in ("string", "byte") else names.get(node.type, "map[string]interface {}")
 
 
+@dataclass(frozen=True)
 class StructuralSchema:
     """A schema as the operations use it. Its parts are made when first needed."""
 
-    def __init__(
-        self,
-        resource: Resource,
-        *,
-        root: Callable[[], SchemaNode],
-        validator: Validator,
-        openapi: Callable[[], dict[str, Any]],
-    ) -> None:
-        self._resource = resource
-        self._make_root = root
-        self._validator = validator
-        self._make_openapi = openapi
+    resource: Resource
+    make_root: Callable[[], SchemaNode]
+    validator: Validator
+    openapi: Callable[[], dict[str, Any]]  # v3 components, by name: the kind's own schema and all that it refers to
 
     @cached_property
     def root(self) -> SchemaNode:
         """What objects of the kind look like."""
-        return self._make_root()
+        return self.make_root()
 
     def shape(self, obj: Obj, stored: Obj | None = None) -> list[str]:
         """Remove, in place, fields that the schema does not know, and fill in what it has defaults for; returns the
         paths of what was removed. The first step of every write. What is as in `stored` has been shaped already.
 
         Raises ApiError (BadRequest) for what Kubernetes could not even decode: wrong types in built-in kinds and in
-        the metadata of any kind; TooManyError for a list or map that is larger than the schema allows.
+        the metadata of any kind; Invalid for a list or map that is larger than the schema allows, before anybody has
+        to look at all of it.
         """
         unknown: list[str] = []
+        name = (obj.get("metadata") or {}).get("name", "")
         shaped: Obj = {}
         if stored and self.root.typed:  # the schema of a custom kind may have changed since
             shaped = {key: obj.pop(key) for key, value in stored.items() if obj.get(key) == value}
         try:
             _shape_object(self.root, obj, self.root, (), unknown)
         except _DecodeError as error:
-            raise refusals.undecodable(self._resource, str(error)) from None
+            raise refusals.undecodable(self.resource, str(error)) from None
+        except _TooManyError as error:
+            raise refusals.invalid(self.resource, name, [error.args[0]]) from None
         obj |= shaped
         if stored and self.root.typed and "spec" in stored:
             obj.setdefault("spec", {})  # a struct is never absent
@@ -178,11 +175,7 @@ class StructuralSchema:
 
     def validate(self, obj: Obj) -> list[Cause]:
         """The faults of an object that has been shaped."""
-        return self._validator.faults(obj, self.root)
-
-    def openapi(self) -> dict[str, Any]:
-        """The OpenAPI v3 components, by name: the kind's own schema and all that it refers to."""
-        return self._make_openapi()
+        return self.validator.faults(obj, self.root)
 
     def merge_key(self, path: tuple[str, ...]) -> tuple[str | None, str | None]:
         """For strategic merge: (patchStrategy, patchMergeKey) of the field at `path` (list indexes left out)."""
@@ -194,30 +187,17 @@ class StructuralSchema:
         return (node.patch_strategy, node.merge_key) if node else (None, None)
 
 
-class TooManyError(Exception):
-    """A list or map with more in it than the schema allows. Nothing more is looked at."""
-
-    def __init__(self, cause: Cause) -> None:
-        super().__init__(cause.message)
-        self.cause = cause
+class _TooManyError(Exception):
+    """A list or map with more in it than the schema allows, by its cause. Nothing more is looked at."""
 
 
 class _DecodeError(Exception):
     """A value that Go could not decode."""
 
 
-_SCALARS: dict[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "quantity": (str, int, float),
-    "byte": (str,),
-    "int-or-string": (str, int),
-}
-
-
-_ZEROS: dict[str, Callable[[], Any]] = {"object": dict, "string": str, "integer": int, "boolean": bool}
+_SCALARS: dict[str, tuple[type, ...]] = {name: (fits,) for name, fits in _SIMPLE.items()}
+_SCALARS |= {"byte": (str,), "number": (int, float), "quantity": (str, int, float), "int-or-string": (str, int)}
+_ZEROS: dict[str, Callable[[], Any]] = {**_SIMPLE, "object": dict}
 
 
 def _zero(node: SchemaNode) -> Any:
@@ -235,7 +215,7 @@ def _shape(node: SchemaNode, value: Any, owner: SchemaNode, path: Path, unknown:
         if node.typed and node.type not in ("array", ""):
             raise _wrong_type(node, value, owner, path)
         if len(value) > node.most:
-            raise TooManyError(causes.too_many(_text(path), len(value), node.most))
+            raise _TooManyError(causes.too_many(_text(path), len(value), node.most))
         if node.items and not node.items.simple.issuperset(map(type, value)):
             for index, item in enumerate(value):
                 item = _zero(node.items) if item is None else item
@@ -248,7 +228,7 @@ def _shape(node: SchemaNode, value: Any, owner: SchemaNode, path: Path, unknown:
 def _shape_object(node: SchemaNode, obj: Obj, owner: SchemaNode, path: Path, unknown: list[str]) -> None:
     """This is where a write spends its time, so it goes into a value only where there can be something to do."""
     if len(obj) > node.most:
-        raise TooManyError(causes.too_many(_text(path), len(obj), node.most))
+        raise _TooManyError(causes.too_many(_text(path), len(obj), node.most))
     if node.values and node.values.simple.issuperset(map(type, obj.values())):
         return
     fields, plain = node.fields, node.plain

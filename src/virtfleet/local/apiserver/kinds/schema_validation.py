@@ -7,6 +7,7 @@ not. Validators are compiled at first use: most kinds are never written in the l
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,7 @@ _KEPT = (
     "minItems", "uniqueItems", "multipleOf", "required", "maxProperties", "minProperties",
 )  # fmt: skip
 # Formats that Kubernetes checks and that mean the same to jsonschema-rs; Kubernetes ignores the ones it does not know.
-_FORMATS = {"date-time": "date-time", "datetime": "date-time"} | {
-    name: name for name in ("date", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
-}
+_FORMATS = ("date-time", "date", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
 _BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 # What is said of a value, by the keyword that it does not keep to.
 _DETAILS = {
@@ -47,6 +46,7 @@ _DETAILS = {
     "oneOf": '"{field}" must validate one and only one schema (oneOf). Found {valid} valid',
     "not": '"{field}" must not validate the schema (not)',
 }
+_TYPES = {"NoneType": "null", "bool": "boolean", "str": "string", "int": "integer", "float": "number", "dict": "object"}
 _INTEGERS = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 
 
@@ -81,8 +81,9 @@ def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_format(format_: str | None, result: dict[str, Any]) -> None:
+    format_ = "date-time" if format_ == "datetime" else format_
     if format_ in _FORMATS:
-        result["format"] = _FORMATS[format_]
+        result["format"] = format_
     elif format_ == "byte":
         result["allOf"] = [*result.get("allOf", ()), {"pattern": _BASE64}]
     elif format_ in _INTEGERS and "type" in result:
@@ -90,29 +91,29 @@ def _add_format(format_: str | None, result: dict[str, Any]) -> None:
         result["allOf"] = [*result.get("allOf", ()), {"minimum": low, "maximum": high}]
 
 
+@dataclass(frozen=True)
 class Validator:
     """Finds the faults of objects. `make` gives the JSON Schema; it is asked for at the first validation."""
 
-    def __init__(self, make: Callable[[], dict[str, Any]], *, typed: bool) -> None:
-        self._make = make
-        self._typed = typed
+    make: Callable[[], dict[str, Any]]
+    typed: bool
 
     @cached_property
     def _compiled(self) -> jsonschema_rs.Draft4Validator:
-        return jsonschema_rs.Draft4Validator(self._make(), validate_formats=True)
+        return jsonschema_rs.Draft4Validator(self.make(), validate_formats=True)
 
     def faults(self, obj: Obj, root: SchemaNode) -> list[Cause]:
         """What is wrong with an object whose shape is right."""
         faults: list[Cause] = []
         if not self._compiled.is_valid(obj):
             faults = [cause for error in self._compiled.iter_errors(obj) if (cause := self._cause(error))]
-        if not self._typed:
+        if not self.typed:
             _check_lists(root, obj, [], faults)
         return faults
 
     def _cause(self, error: jsonschema_rs.ValidationError) -> Cause | None:
         path: list[str | int] = list(error.instance_path)
-        if not self._typed:
+        if not self.typed:
             return _cause(error, causes.field_path(path), " in body should")
         if error.kind.name == "required" and path[:1] in (["status"], ["metadata"]):
             return None  # the zero value: Kubernetes writes the status itself, and metadata.py looks at metadata
@@ -131,9 +132,10 @@ def _cause(error: jsonschema_rs.ValidationError, field: str, must: str) -> Cause
         case "required":
             return causes.required(causes.field_path([p for p in (field, kind["property"]) if p]))
         case "type":
-            type_ = _type_name(value)
+            type_ = _TYPES.get(type(value).__name__, "array")
             wanted = ",".join(t for t in kind["types"] if t != "null")
-            return causes.type_invalid(field, type_, f"{body} must be of type {wanted}: {causes.quoted(type_)}")
+            why = f"{body} must be of type {wanted}: {causes.quoted(type_)}"
+            return causes.invalid(field, type_, why, "FieldValueTypeInvalid")
         case "enum":
             options = [o if isinstance(o, str) else causes.quoted(o) for o in kind["options"] if o is not None]
             return causes.unsupported(field, value, options)
@@ -153,13 +155,6 @@ def _cause(error: jsonschema_rs.ValidationError, field: str, must: str) -> Cause
     return causes.invalid(field, value, detail)
 
 
-def _type_name(value: Any) -> str:
-    if value is None:
-        return "null"
-    names: dict[type, str] = {bool: "boolean", str: "string", int: "integer", float: "number", dict: "object"}
-    return names.get(type(value), "array")
-
-
 def _check_lists(node: SchemaNode, value: Any, path: list[str | int], faults: list[Cause]) -> None:
     """Duplicates in lists of type set or map, and embedded objects that do not say what they are."""
     if isinstance(value, dict):
@@ -173,7 +168,9 @@ def _check_lists(node: SchemaNode, value: Any, path: list[str | int], faults: li
         if node.list_type in ("set", "map"):
             seen: set[bytes] = set()
             for index, item in enumerate(value):
-                key = _list_key(node, item)
+                key = item
+                if node.list_type == "map" and isinstance(item, dict):
+                    key = {name: item[name] for name in node.list_map_keys if name in item}
                 identity = orjson.dumps(key, option=orjson.OPT_SORT_KEYS)
                 if identity in seen:
                     faults.append(causes.duplicate(causes.field_path([*path, index]), key))
@@ -181,9 +178,3 @@ def _check_lists(node: SchemaNode, value: Any, path: list[str | int], faults: li
         for index, item in enumerate(value):
             if isinstance(item, dict | list):
                 _check_lists(node.items, item, [*path, index], faults)
-
-
-def _list_key(node: SchemaNode, item: Any) -> Any:
-    if node.list_type == "map" and isinstance(item, dict):
-        return {key: item[key] for key in node.list_map_keys if key in item}
-    return item

@@ -23,13 +23,7 @@ class Cause:
 
 def field_path(parts: Iterable[str | int]) -> str:
     """`spec.containers[0].image`."""
-    path = ""
-    for part in parts:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        else:
-            path += f".{part}" if path else part
-    return path
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
 
 
 def quoted(value: Any) -> str:
@@ -39,23 +33,18 @@ def quoted(value: Any) -> str:
 
 def required(field: str, detail: str = "") -> Cause:
     """A field that is absent or empty."""
-    return Cause(field, "FieldValueRequired", _with("Required value", detail))
+    return Cause(field, "FieldValueRequired", f"Required value: {detail}" if detail else "Required value")
 
 
-def invalid(field: str, value: Any, detail: str) -> Cause:
+def invalid(field: str, value: Any, detail: str, reason: str = "FieldValueInvalid") -> Cause:
     """A value that is not right."""
-    return Cause(field, "FieldValueInvalid", _with(f"Invalid value: {quoted(value)}", detail))
-
-
-def type_invalid(field: str, value: Any, detail: str) -> Cause:
-    """A value of a wrong type."""
-    return Cause(field, "FieldValueTypeInvalid", _with(f"Invalid value: {quoted(value)}", detail))
+    return Cause(field, reason, f"Invalid value: {quoted(value)}: {detail}")
 
 
 def unsupported(field: str, value: Any, supported: Iterable[str]) -> Cause:
     """A value that is not one of a few."""
     detail = "supported values: " + ", ".join(quoted(str(v)) for v in supported)
-    return Cause(field, "FieldValueNotSupported", _with(f"Unsupported value: {quoted(value)}", detail))
+    return Cause(field, "FieldValueNotSupported", f"Unsupported value: {quoted(value)}: {detail}")
 
 
 def duplicate(field: str, value: Any) -> Cause:
@@ -70,7 +59,7 @@ def not_found(field: str, value: Any) -> Cause:
 
 def forbidden(field: str, detail: str) -> Cause:
     """A field that may not be there, or not change."""
-    return Cause(field, "FieldValueForbidden", _with("Forbidden", detail))
+    return Cause(field, "FieldValueForbidden", f"Forbidden: {detail}")
 
 
 def too_long(field: str, limit: int) -> Cause:
@@ -81,10 +70,6 @@ def too_long(field: str, limit: int) -> Cause:
 def too_many(field: str, actual: int, limit: int) -> Cause:
     """A list or map that is too large."""
     return Cause(field, "FieldValueTooMany", f"Too many: {actual}: must have at most {limit} item{_s(limit)}")
-
-
-def _with(message: str, detail: str) -> str:
-    return f"{message}: {detail}" if detail else message
 
 
 def _s(number: int) -> str:

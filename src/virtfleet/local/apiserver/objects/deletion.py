@@ -39,11 +39,11 @@ class DeleteOptions:
     propagation: str | None = None
     uid: str | None = None
     resource_version: str | None = None
-    dry_run: bool = False
 
 
-def parse_options(body: Obj, query: dict[str, str]) -> DeleteOptions:
-    """From a DeleteOptions object and the query's parameters, which serve where there is no body."""
+def parse_options(body: Obj, query: dict[str, str]) -> tuple[DeleteOptions, bool]:
+    """From a DeleteOptions object and the query's parameters, which serve where there is no body; whether to delete in
+    earnest is the second."""
     given: dict[str, Any] = dict(body)
     if not given:
         given = {key: query[key] for key in ("propagationPolicy",) if key in query}
@@ -73,7 +73,7 @@ def parse_options(body: Obj, query: dict[str, str]) -> DeleteOptions:
         wrong.append(causes.unsupported("dryRun", dry_run[0] if len(dry_run) == 1 else dry_run, ("All",)))
     if wrong:
         raise refusals.invalid_options("DeleteOptions", wrong)
-    return DeleteOptions(grace, propagation, only_if.get("uid"), only_if.get("resourceVersion"), bool(dry_run))
+    return DeleteOptions(grace, propagation, only_if.get("uid"), only_if.get("resourceVersion")), not dry_run
 
 
 def _number(name: str, text: str) -> int:

@@ -6,7 +6,7 @@ like any other component. Requests pass admission but no authorizer: this proces
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,6 +24,8 @@ from virtfleet.local.apiserver.objects.watching import bookmark
 from virtfleet.local.apiserver.rights.access import MASTER, User
 from virtfleet.local.apiserver.serving.streams import BOOKMARK_SECONDS
 
+_decoded: Callable[[bytes], Obj] = orjson.loads
+
 
 class InProcessApi:
     """KubeApi without a network."""
@@ -36,8 +38,7 @@ class InProcessApi:
         self, res: Resource, name: str, namespace: str | None = None, *, subresource: str | None = None
     ) -> Obj:
         """One object."""
-        kind = self._kind(res)
-        return _decoded(self._operations.get(kind, _namespace(res, namespace), name, subresource or ""))
+        return _decoded(self._operations.get(*self._place(res, namespace), name, subresource or ""))
 
     async def pages(
         self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = "", limit: int = 500
@@ -71,7 +72,7 @@ class InProcessApi:
         """What happens from now on, or from a version."""
         kind = self._kind(res)
         watchers = self._operations.watchers
-        watcher = await self._operations.watch(select(kind, namespace or None, labels, fields), resource_version)
+        watcher = watchers.open(select(kind, namespace or None, labels, fields), resource_version)
 
         async def events() -> AsyncIterator[WatchEvent]:
             while (batch := await watcher.batch(BOOKMARK_SECONDS if timeout is None else timeout)) is not None:
@@ -98,21 +99,17 @@ class InProcessApi:
         dry_run: bool = False,
     ) -> Obj:
         """Make an object, or post to something that stores nothing."""
-        kind, call = self._kind(res), Call(self._user, dry_run)
-        where = _namespace(res, namespace or obj.get("metadata", {}).get("namespace"))
-        own = _copy(obj)
+        kind, where = self._place(res, namespace or obj.get("metadata", {}).get("namespace"))
+        call, own = Call(self._user, dry_run), _decoded(orjson.dumps(obj))
         if (res.group, res.plural, subresource or "") in self._operations.posts:
             return await self._operations.post(kind, where, name or "", subresource or "", own, call)
         return _decoded(await self._operations.create(kind, where, own, call))
 
     async def replace(self, res: Resource, obj: Obj, *, subresource: str | None = None) -> Obj:
         """Write the whole object."""
-        meta = obj["metadata"]
-        where = _namespace(res, meta.get("namespace"))
-        call = Call(self._user)
-        return _decoded(
-            await self._operations.update(self._kind(res), where, meta["name"], obj, call, subresource or "")
-        )
+        meta, call = obj["metadata"], Call(self._user)
+        kind, where = self._place(res, meta.get("namespace"))
+        return _decoded(await self._operations.update(kind, where, meta["name"], obj, call, subresource or ""))
 
     async def patch(
         self,
@@ -126,8 +123,7 @@ class InProcessApi:
         dry_run: bool = False,
     ) -> Obj:
         """Change a part."""
-        kind, call, body = self._kind(res), Call(self._user, dry_run), orjson.dumps(patch)
-        where = _namespace(res, namespace)
+        (kind, where), call, body = self._place(res, namespace), Call(self._user, dry_run), orjson.dumps(patch)
         return _decoded(await self._operations.patch(kind, where, name, how, body, call, subresource or ""))
 
     async def delete(
@@ -143,8 +139,7 @@ class InProcessApi:
     ) -> Obj:
         """Delete one object."""
         options = DeleteOptions(grace, propagation, uid, resource_version)
-        where = _namespace(res, namespace)
-        _, data = await self._operations.delete(self._kind(res), where, name, options, Call(self._user))
+        _, data = await self._operations.delete(*self._place(res, namespace), name, options, Call(self._user))
         return _decoded(data)
 
     async def delete_collection(self, res: Resource, namespace: str | None = None) -> None:
@@ -152,21 +147,11 @@ class InProcessApi:
         selection = Selection(self._kind(res), namespace or None)
         await self._operations.delete_collection(selection, DeleteOptions(), Call(self._user))
 
+    def _place(self, res: Resource, namespace: str | None) -> tuple[Kind, str]:
+        return self._kind(res), (namespace or "") if res.namespaced else ""
+
     def _kind(self, res: Resource) -> Kind:
         kind = self._operations.kinds.find(res.group, res.version, res.plural)
         if kind is None:
             raise refusals.no_such_path()
         return kind
-
-
-def _namespace(res: Resource, namespace: str | None) -> str:
-    return (namespace or "") if res.namespaced else ""
-
-
-def _decoded(data: bytes) -> Obj:
-    obj: Obj = orjson.loads(data)
-    return obj
-
-
-def _copy(obj: Obj) -> Obj:
-    return _decoded(orjson.dumps(obj))

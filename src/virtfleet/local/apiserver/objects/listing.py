@@ -7,7 +7,8 @@ copies of past states are kept; a page that asks for a revision beyond the compa
 from __future__ import annotations
 
 import base64
-import binascii
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -22,7 +23,6 @@ _EXPIRED = (
     "The provided continue parameter is too old to display a consistent list result. "
     "You must start a new list without the continue parameter."
 )
-_TOKEN_VERSION = "meta.k8s.io/v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,11 @@ class Paging:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One page: its objects, the revision they are of, the token for the next page and how many follow (if known)."""
+    """One page: its objects, the revision they are of, and the token for the next page."""
 
     records: list[Record]
     revision: int
     token: str = ""
-    remaining: int | None = None
 
 
 def page(store: Store, selection: Selection, paging: Paging) -> Listing:
@@ -54,33 +53,28 @@ def page(store: Store, selection: Selection, paging: Paging) -> Listing:
         if paging.token and error.reason == "Expired":
             raise ApiError("Expired", _EXPIRED) from error
         raise
-    start = 0
-    if after is not None:
-        start = next((i for i, record in enumerate(records) if (record.namespace, record.name) > after), len(records))
-    if not paging.limit:
-        return Listing([r for r in islice(records, start, None) if selection.matches(Facts(r))], revision)
+    start = bisect_right(records, after, key=lambda record: (record.namespace, record.name))
     chosen: list[Record] = []
-    for i in range(start, len(records)):
-        if len(chosen) == paging.limit:
-            token = _encode_token(revision, chosen[-1])
-            # Counting matches ahead would mean reading everything; like Kubernetes, only say it when it is free.
-            return Listing(chosen, revision, token, len(records) - i if selection.everything else None)
-        if selection.matches(Facts(records[i])):
-            chosen.append(records[i])
+    for record in islice(records, start, None):
+        if len(chosen) == paging.limit and paging.limit:
+            return Listing(chosen, revision, _encode_token(revision, chosen[-1]))
+        if selection.matches(Facts(record)):
+            chosen.append(record)
     return Listing(chosen, revision)
 
 
-def parse_version(text: str) -> int:
+def parse_version(text: str, refusal: Callable[[str], ApiError] = refusals.bad_request) -> int:
     """A resourceVersion that a client sent; "" and "0" are 0."""
     if not text:
         return 0
-    if not text.isascii() or not text.isdigit():
+    if not text.isascii() or not text.isdigit() or len(text) > 20:
         why = f"strconv.ParseUint: parsing {causes.quoted(text)}: invalid syntax"
-        raise refusals.bad_request(f"Invalid value: {causes.quoted(text)}: {why}")
+        raise refusal(f"Invalid value: {causes.quoted(text)}: {why}")
     return int(text)
 
 
-def _starting_point(store: Store, paging: Paging) -> tuple[int, tuple[str, str] | None]:
+def _starting_point(store: Store, paging: Paging) -> tuple[int, tuple[str, str]]:
+    """The revision that is listed, and the namespace and name that its page begins after."""
     wrong = []
     if paging.match:
         field = "resourceVersionMatch"
@@ -96,12 +90,14 @@ def _starting_point(store: Store, paging: Paging) -> tuple[int, tuple[str, str] 
         raise refusals.invalid_options("ListOptions", wrong)
     version = parse_version(paging.resource_version)
     if version > store.revision:
-        raise refusals.too_large_version(version, store.revision)
+        cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+        message = f"Timeout: Too large resource version: {version}, current: {store.revision}"
+        raise ApiError("Timeout", message, details={"causes": [cause], "retryAfterSeconds": 1})
     if paging.token:
         if version:
             raise refusals.bad_request("specifying resource version is not allowed when using continue")
         return _decode_token(paging.token, store.revision)
-    return (version if paging.match == "Exact" else store.revision), None
+    return (version if paging.match == "Exact" else store.revision), ("", "")
 
 
 def _state_at(store: Store, selection: Selection, revision: int) -> list[Record]:
@@ -119,22 +115,15 @@ def _state_at(store: Store, selection: Selection, revision: int) -> list[Record]
 
 
 def _encode_token(revision: int, last: Record) -> str:
-    start = f"{last.namespace}/{last.name}" if last.namespace else last.name
-    token = {"v": _TOKEN_VERSION, "rv": revision, "start": f"{start}\0"}
-    return base64.urlsafe_b64encode(orjson.dumps(token)).rstrip(b"=").decode()
+    return base64.urlsafe_b64encode(orjson.dumps([revision, last.namespace, last.name])).rstrip(b"=").decode()
 
 
 def _decode_token(text: str, newest: int) -> tuple[int, tuple[str, str]]:
     try:
-        token = orjson.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        version, revision, start = token["v"], token["rv"], token["start"]
-    except (binascii.Error, ValueError, KeyError, TypeError) as error:
+        revision, *after = orjson.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (ValueError, TypeError) as error:
         raise refusals.bad_request(f"continue key is not valid: {error}") from error
-    if version != _TOKEN_VERSION:
-        raise refusals.bad_request(
-            f"continue key is not valid: server does not recognize this encoded version {version}"
-        )
-    if not isinstance(revision, int) or not 0 < revision <= newest or not isinstance(start, str) or not start:
-        raise refusals.bad_request("continue key is not valid: incorrect encoded start resourceVersion or key")
-    namespace, _, name = start.rstrip("\0").rpartition("/")
-    return revision, (namespace, name)
+    match after:
+        case [str(namespace), str(name)] if isinstance(revision, int) and 0 < revision <= newest and name:
+            return revision, (namespace, name)
+    raise refusals.bad_request("continue key is not valid: incorrect encoded start resourceVersion or key")

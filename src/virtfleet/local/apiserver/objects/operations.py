@@ -18,22 +18,23 @@ from typing import Any, Protocol, TypeVar
 
 import orjson
 
+from virtfleet.api.selectors import from_label_selector
 from virtfleet.api.times import timestamp
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_found
-from virtfleet.kube.resource import NAMESPACES, Obj
+from virtfleet.kube.resource import NAMESPACES, Obj, Resource
 from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
 from virtfleet.local.apiserver.kinds import metadata
-from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
-from virtfleet.local.apiserver.kinds.schema import SchemaNode, TooManyError
-from virtfleet.local.apiserver.objects import causes, deletion, listing, ownership, patching, refusals, scaling
+from virtfleet.local.apiserver.kinds.registry import Kind, Kinds, at
+from virtfleet.local.apiserver.kinds.schema import SchemaNode
+from virtfleet.local.apiserver.objects import causes, deletion, listing, ownership, patching, refusals
 from virtfleet.local.apiserver.objects.causes import Cause
 from virtfleet.local.apiserver.objects.deletion import DeleteOptions, Outcome
 from virtfleet.local.apiserver.objects.listing import Listing, Paging
 from virtfleet.local.apiserver.objects.ownership import Manager
 from virtfleet.local.apiserver.objects.selection import Selection
 from virtfleet.local.apiserver.objects.store import Record, Stale, Store, encode
-from virtfleet.local.apiserver.objects.watching import Watcher, Watchers
+from virtfleet.local.apiserver.objects.watching import Watchers
 from virtfleet.local.apiserver.rights.access import User
 
 T = TypeVar("T")
@@ -41,6 +42,8 @@ T = TypeVar("T")
 _UPDATE_ATTEMPTS = 10
 _NAME_ATTEMPTS = 8
 _DELETED_AT_ONCE = 50  # of a collection; they share commits
+# How a Scale itself is patched: like any built-in object.
+_SCALE = Kind(Resource("autoscaling", "v1", "scales", "Scale"), "scale", "ScaleList")
 
 
 @dataclass(slots=True)
@@ -92,18 +95,12 @@ class Operations:
         if record is None:
             raise refusals.not_found(kind.resource, name)
         if subresource == "scale":
-            return orjson.dumps(scaling.read(kind, orjson.loads(record.data)))
+            return orjson.dumps(_scale_of(kind, orjson.loads(record.data)))
         return served(kind, record.data)
 
     async def list(self, selection: Selection, paging: Paging | None = None) -> Listing:
         """One page of what is selected."""
         return listing.page(self.store, selection, paging or Paging())
-
-    async def watch(
-        self, selection: Selection, resource_version: str = "", initial_events: bool | None = None
-    ) -> Watcher:
-        """To be given back with `watchers.close`."""
-        return self.watchers.open(selection, resource_version, initial_events)
 
     # Creating
 
@@ -112,10 +109,8 @@ class Operations:
         record = self._decode(kind, obj, call)
         _place(kind, namespace, None, obj)
         self._require_namespace(kind, namespace, obj["metadata"].get("name", ""))
-        request = AdmissionRequest(
-            "CREATE", kind, namespace, obj["metadata"].get("name", ""), call.user, obj, None, "", call.dry_run
-        )
-        obj = await self._mutate(request, call)
+        request = _request("CREATE", kind, namespace, obj["metadata"].get("name", ""), call, obj)
+        obj = await self._mutate(request)
         _keep_record(obj, record if call.applies else None)
         async with self._turn(kind):
             return await self._begin(kind, namespace, obj, request, call)
@@ -147,19 +142,14 @@ class Operations:
                 return (await self.store.write(kind.storage, namespace, name, obj, base=None)).data
             except Stale:
                 continue
-        taken = refusals.generate_name_exhausted if prefix else refusals.already_exists
-        raise taken(kind.resource, name)
+        raise refusals.already_exists(kind.resource, name, generated=bool(prefix))
 
     async def post(self, kind: Kind, namespace: str, name: str, subresource: str, obj: Obj, call: Call) -> Obj:
         """POST to something that is not stored: a review, or a subresource such as binding."""
-        handler = self.posts.get((kind.resource.group, kind.resource.plural, subresource))
-        if handler is None:
-            raise refusals.method_not_allowed()
+        handler = self.posts[kind.resource.group, kind.resource.plural, subresource]
         if subresource:
             obj.setdefault("metadata", {})
-            request = AdmissionRequest(
-                "CREATE", kind, namespace, name, call.user, obj, None, subresource, call.dry_run, call.options
-            )
+            request = _request("CREATE", kind, namespace, name, call, obj, part=subresource)
             obj = await self.admission.mutate(request) or obj
             await self._admit(request, call)
         return await handler(obj, namespace=namespace, name=name, user=call.user, dry_run=call.dry_run)
@@ -187,7 +177,7 @@ class Operations:
     async def _apply(self, kind: Kind, namespace: str, name: str, config: Any, call: Call, subresource: str) -> bytes:
         """The object with the fields of a configuration, which may be all that there is of it."""
         root = _root(kind)
-        self._check_applied(kind, namespace, name, config, call)
+        _check_applied(kind, namespace, name, orjson.loads(orjson.dumps(config)))  # refuses what is nested too deeply
         who = Manager(call.manager, "Apply", kind.resource.api_version, subresource)
 
         def derive(old: Obj) -> Obj:
@@ -214,22 +204,6 @@ class Operations:
                 return data
         raise refusals.conflict(kind.resource, name)
 
-    def _check_applied(self, kind: Kind, namespace: str, name: str, config: Any, call: Call) -> None:
-        """A configuration is an object of the kind, without fields that the kind does not have."""
-        if not isinstance(config, dict):
-            raise refusals.bad_request("error decoding patch: an applied configuration is a JSON object")
-        copied = orjson.loads(orjson.dumps(config))
-        _check_type(kind, copied)
-        _place(kind, namespace, name, copied)
-        if copied["metadata"].get("managedFields") is not None:
-            raise refusals.bad_request("metadata.managedFields must be nil")
-        try:
-            unknown = _fit(kind, copied)
-        except ApiError as error:
-            raise refusals.inapplicable(kind.resource, namespace, name, error.message) from None
-        if unknown:
-            raise refusals.inapplicable(kind.resource, namespace, name, f".{unknown[0]}: field not declared in schema")
-
     async def _write(
         self, kind: Kind, namespace: str, name: str, derive: Callable[[Kind, Obj], Obj], call: Call, subresource: str
     ) -> bytes:
@@ -238,10 +212,10 @@ class Operations:
             return await self._change(kind, namespace, name, partial(derive, kind), call, subresource)
 
         def scale(old: Obj) -> Obj:
-            return scaling.write(kind, old, derive(scaling.FORM, scaling.read(kind, old)))
+            return _scaled(kind, old, derive(_SCALE, _scale_of(kind, old)))
 
         scaled = await self._change(kind, namespace, name, scale, call)
-        return orjson.dumps(scaling.read(kind, orjson.loads(scaled)))
+        return orjson.dumps(_scale_of(kind, orjson.loads(scaled)))
 
     async def _change(
         self, kind: Kind, namespace: str, name: str, derive: Callable[[Obj], Obj], call: Call, subresource: str = ""
@@ -277,12 +251,11 @@ class Operations:
 
     async def _replace(self, kind: Kind, record: Record, old: Obj, obj: Obj, call: Call, subresource: str) -> bytes:
         name, managers = record.name, obj["metadata"].get("managedFields")
-        if not call.patches:
-            _check_uid(kind, old, obj)
-        request = AdmissionRequest(
-            "UPDATE", kind, record.namespace, name, call.user, obj, old, subresource, call.dry_run
-        )
-        obj = await self._mutate(request, call)
+        wanted, present = obj["metadata"].get("uid"), old["metadata"]["uid"]
+        if wanted and wanted != present and not call.patches:
+            raise refusals.precondition_failed(kind.resource, name, "UID", wanted, present)
+        request = _request("UPDATE", kind, record.namespace, name, call, obj, old, subresource)
+        obj = await self._mutate(request)
         _check_version(kind, old, obj)
         metadata.keep_system_fields(obj, old)
         obj = _separated(kind, obj, old, subresource)
@@ -290,7 +263,7 @@ class Operations:
         kind.rules.prepare_update(obj, old, subresource)
         if _counts_generations(kind, obj) and _desired(kind, obj) != _desired(kind, old):
             obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
-        faults = metadata.faults(kind, obj) + metadata.update_faults(obj, old)
+        faults = [*metadata.faults(kind, obj), *metadata.update_faults(obj, old)]
         _refuse_faulty(kind, obj, faults + kind.rules.update_faults(obj, old, subresource))
         request.obj = obj
         await self._admit(request, call)
@@ -312,14 +285,12 @@ class Operations:
         async def attempt(record: Record) -> tuple[Outcome, bytes]:
             obj = orjson.loads(served(kind, record.data))
             deletion.check_allowed(kind, obj, options)
-            request = AdmissionRequest(
-                "DELETE", kind, namespace, name, call.user, None, obj, "", options.dry_run, call.options
-            )
+            request = _request("DELETE", kind, namespace, name, call, None, obj)
             await self.admission.mutate(request)
             await self._admit(request, call)
             obj = orjson.loads(served(kind, record.data))
             outcome = deletion.begin(kind, obj, options)
-            if outcome is Outcome.UNCHANGED or options.dry_run:
+            if outcome is Outcome.UNCHANGED or call.dry_run:
                 return outcome, encode(obj, None)
             remove = outcome is Outcome.REMOVED
             stored = await self.store.write(kind.storage, namespace, name, obj, base=record, remove=remove)
@@ -329,15 +300,15 @@ class Operations:
 
     async def delete_collection(self, selection: Selection, options: DeleteOptions, call: Call) -> Listing:
         """Delete what is selected now; the answer holds the objects as they were."""
+
+        async def delete_if_there(record: Record) -> None:
+            with ignoring(is_not_found):
+                await self.delete(selection.kind, record.namespace, record.name, options, call)
+
         listed = await self.list(selection)
         for i in range(0, len(listed.records), _DELETED_AT_ONCE):
-            some = listed.records[i : i + _DELETED_AT_ONCE]
-            await asyncio.gather(*(self._delete_if_there(selection.kind, r, options, call) for r in some))
+            await asyncio.gather(*map(delete_if_there, listed.records[i : i + _DELETED_AT_ONCE]))
         return listed
-
-    async def _delete_if_there(self, kind: Kind, record: Record, options: DeleteOptions, call: Call) -> None:
-        with ignoring(is_not_found):
-            await self.delete(kind, record.namespace, record.name, options, call)
 
     # Stations on the way of a write
 
@@ -356,15 +327,15 @@ class Operations:
                 raise refusals.undecodable(kind.resource, f"strict decoding error: {', '.join(faults)}")
         except ApiError as error:
             if call.patches and error.reason == "BadRequest":
-                raise refusals.invalid_patch(error.message) from None
+                cause = Cause("patch", "FieldValueInvalid", f"Invalid value: {error.message}")
+                raise refusals.invalid_review("", "", [cause]) from None
             raise
         if call.field_validation == "Warn":
             call.warnings += [fault for fault in faults if fault not in call.warnings]
         return record
 
-    async def _mutate(self, request: AdmissionRequest, call: Call) -> Obj:
+    async def _mutate(self, request: AdmissionRequest) -> Obj:
         before = request.obj
-        request.options = call.options
         obj = await self.admission.mutate(request)
         assert obj is not None, "an object that is written stays an object"
         if obj is not before:
@@ -388,8 +359,15 @@ class Operations:
             raise refusals.terminating_namespace(kind.resource, name, namespace)
 
 
-def _root(kind: Kind) -> SchemaNode | None:
-    return kind.schema.root if kind.schema else None
+def _request(
+    verb: str, kind: Kind, where: str, name: str, call: Call, obj: Obj | None, old: Obj | None = None, part: str = ""
+) -> AdmissionRequest:
+    """What admission is asked; `part` is the subresource."""
+    return AdmissionRequest(verb, kind, where, name, call.user, obj, old, part, call.dry_run, call.options)
+
+
+def _root(kind: Kind) -> SchemaNode:
+    return kind.schema.root if kind.schema else ownership.ANY
 
 
 def _keep_record(obj: Obj, managers: Any) -> None:
@@ -401,27 +379,38 @@ def _keep_record(obj: Obj, managers: Any) -> None:
 
 def _fit(kind: Kind, obj: Obj, old: Obj | None = None) -> list[str]:
     """Bring the object into the schema's form; what had to go."""
-    try:
-        return kind.schema.shape(obj, old) if kind.schema else []
-    except TooManyError as error:  # said before anybody has to look at all of it
-        raise refusals.invalid(kind.resource, obj["metadata"].get("name", ""), [error.cause]) from None
+    return kind.schema.shape(obj, old) if kind.schema else []
 
 
 def _check_type(kind: Kind, obj: Obj) -> None:
     """The object is of the kind that the path says, and has metadata."""
     resource = kind.resource
     if (given := obj.setdefault("apiVersion", resource.api_version)) != resource.api_version:
-        raise refusals.bad_request(
-            f"the API version in the data ({given}) does not match the expected API version ({resource.api_version})"
-        )
+        why = f"the API version in the data ({given}) does not match the expected API version ({resource.api_version})"
+        raise refusals.bad_request(why)
     if (given := obj.setdefault("kind", resource.kind)) != resource.kind:
-        raise refusals.undecodable(
-            resource, f"the kind in the data ({given}) does not match the expected kind ({resource.kind})"
-        )
+        why = f"the kind in the data ({given}) does not match the expected kind ({resource.kind})"
+        raise refusals.undecodable(resource, why)
     if obj.get("metadata") is None:
         obj["metadata"] = {}
     if not isinstance(obj["metadata"], dict):
         raise refusals.undecodable(resource, "metadata must be an object")
+
+
+def _check_applied(kind: Kind, namespace: str, name: str, config: Any) -> None:
+    """A configuration is an object of the kind, without fields that the kind does not have. It is changed."""
+    if not isinstance(config, dict):
+        raise refusals.bad_request("error decoding patch: an applied configuration is a JSON object")
+    _check_type(kind, config)
+    _place(kind, namespace, name, config)
+    if config["metadata"].get("managedFields") is not None:
+        raise refusals.bad_request("metadata.managedFields must be nil")
+    try:
+        unknown = _fit(kind, config)
+    except ApiError as error:
+        raise refusals.inapplicable(kind.resource, namespace, name, error.message) from None
+    if unknown:
+        raise refusals.inapplicable(kind.resource, namespace, name, f".{unknown[0]}: field not declared in schema")
 
 
 def _place(kind: Kind, namespace: str, name: str | None, obj: Obj) -> None:
@@ -432,31 +421,21 @@ def _place(kind: Kind, namespace: str, name: str | None, obj: Obj) -> None:
     elif not meta.get("namespace"):
         meta["namespace"] = namespace
     if meta.get("namespace", "") != namespace:
-        raise refusals.bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
+        why = "the namespace of the provided object does not match the namespace sent on the request"
+        raise refusals.bad_request(why)
     if name is not None and meta.get("name") != name:
-        raise refusals.bad_request(
-            f"the name of the object ({meta.get('name', '')}) does not match the name on the URL ({name})"
-        )
-
-
-def _check_uid(kind: Kind, old: Obj, obj: Obj) -> None:
-    wanted, present = obj["metadata"].get("uid"), old["metadata"]["uid"]
-    if wanted and wanted != present:
-        raise refusals.precondition_failed(kind.resource, old["metadata"]["name"], "UID", wanted, present)
+        why = f"the name of the object ({meta.get('name', '')}) does not match the name on the URL ({name})"
+        raise refusals.bad_request(why)
 
 
 def _check_version(kind: Kind, old: Obj, obj: Obj) -> None:
-    version, was = obj["metadata"].get("resourceVersion") or "0", old["metadata"]
-    if not version.isascii() or not version.isdigit():
-        raise refusals.bad_version(f"resourceVersion {causes.quoted(version)} is not a number")
-    if version == "0":
-        if kind.custom:
-            fault = causes.invalid("metadata.resourceVersion", 0, "must be specified for an update")
-            raise refusals.invalid(kind.resource, was["name"], [fault])
-    elif version != was["resourceVersion"]:
-        raise refusals.conflict(kind.resource, was["name"])
+    version, was = obj["metadata"].get("resourceVersion", ""), old["metadata"]
+    if listing.parse_version(version, refusals.bad_version):
+        if version != was["resourceVersion"]:
+            raise refusals.conflict(kind.resource, was["name"])
+    elif kind.custom:
+        fault = causes.invalid("metadata.resourceVersion", 0, "must be specified for an update")
+        raise refusals.invalid(kind.resource, was["name"], [fault])
 
 
 def _separated(kind: Kind, obj: Obj, old: Obj, subresource: str) -> Obj:
@@ -465,12 +444,9 @@ def _separated(kind: Kind, obj: Obj, old: Obj, subresource: str) -> Obj:
         return obj
     source = obj if subresource == "status" else old
     if subresource == "status":
-        obj = {**old, "metadata": old["metadata"] if kind.custom else obj["metadata"]}
-        obj["metadata"] = dict(obj["metadata"])
+        obj = {**old, "metadata": dict((old if kind.custom else obj)["metadata"])}
     obj.pop("status", None)
-    if "status" in source:
-        obj["status"] = source["status"]
-    return obj
+    return obj | {"status": source["status"]} if "status" in source else obj
 
 
 def _counts_generations(kind: Kind, obj: Obj) -> bool:
@@ -493,3 +469,41 @@ def _refuse_faulty(kind: Kind, obj: Obj, faults: list[Cause]) -> None:
     faults += [fault for fault in by_schema if (fault.field, fault.reason) not in by_rules]
     if faults:
         raise refusals.invalid(kind.resource, obj["metadata"].get("name", ""), faults)
+
+
+def _scale_of(kind: Kind, obj: Obj) -> Obj:
+    """The Scale of an object."""
+    meta = obj["metadata"]
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    status = {"replicas": at(kind.scale["statusReplicas"], obj) or 0}
+    # Built-in kinds keep a LabelSelector, custom ones a text.
+    selector = at(kind.scale.get("labelSelector", ""), obj)
+    if selector:
+        status["selector"] = str(from_label_selector(selector) if isinstance(selector, dict) else selector)
+    replicas = at(kind.scale["specReplicas"], obj)
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {key: meta[key] for key in kept if key in meta},
+        "spec": {"replicas": replicas} if replicas else {},
+        "status": status,
+    }
+
+
+def _scaled(kind: Kind, obj: Obj, scale: Obj) -> Obj:
+    """`obj` with the replicas of a Scale, and the resourceVersion that its writer meant (if any)."""
+    replicas = (scale.get("spec") or {}).get("replicas", 0)
+    name = obj["metadata"]["name"]
+    if not isinstance(replicas, int) or isinstance(replicas, bool):
+        raise refusals.bad_request(f"Scale: spec.replicas must be an integer, not {causes.quoted(replicas)}")
+    if replicas < 0:
+        fault = causes.invalid("spec.replicas", replicas, "should be a non-negative integer")
+        raise refusals.invalid(_SCALE.resource, name, [fault])
+    if version := (scale.get("metadata") or {}).get("resourceVersion"):
+        obj["metadata"]["resourceVersion"] = version
+    *parents, last = kind.scale["specReplicas"].split(".")
+    place = obj
+    for part in parents:
+        place = place.setdefault(part, {})
+    place[last] = replicas
+    return obj

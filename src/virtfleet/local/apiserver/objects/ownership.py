@@ -35,7 +35,7 @@ _MOST_UPDATERS = 10  # as in Kubernetes: beyond, the oldest become one
 LARGEST_RECORD = 1024 * 1024  # bytes in JSON; every applier adds to it
 _META = ("name", "namespace", "creationTimestamp", "selfLink", "uid", "generation", "managedFields", "resourceVersion")
 _NOBODYS = {("f:apiVersion",), ("f:kind",), ("f:metadata",), *(("f:metadata", f"f:{name}") for name in _META)}
-_ANY = SchemaNode(open=True)
+ANY = SchemaNode(open=True)
 _TYPES: dict[str, type] = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
 
 
@@ -83,9 +83,8 @@ class Managed:
 Record = dict[tuple[str, ...], Managed]
 
 
-def apply(root: SchemaNode | None, live: Obj, config: Obj, who: Manager, now: str, *, force: bool) -> Obj:
+def apply(root: SchemaNode, live: Obj, config: Obj, who: Manager, now: str, *, force: bool) -> Obj:
     """`live` (empty for a new object) with the configuration applied, and the record of managers in it."""
-    root = root or _ANY
     record = read(live) or _first(root, live, now)
     last = record.get(who.identity)
     applied = _kept(fields(root, config), who)
@@ -112,9 +111,8 @@ def apply(root: SchemaNode | None, live: Obj, config: Obj, who: Manager, now: st
     return recorded
 
 
-def update(root: SchemaNode | None, live: Obj, obj: Obj, given: Any, who: Manager, now: str) -> Obj:
+def update(root: SchemaNode, live: Obj, obj: Obj, given: Any, who: Manager, now: str) -> Obj:
     """`obj`, by which somebody replaces `live`, with its record; `given` is the one that the writer sent, if any."""
-    root = root or _ANY
     if given == [{}]:
         return _with(obj, {})  # the way to be rid of a record
     record = (read({"metadata": {"managedFields": given}}) if given else None) or read(live)
@@ -273,9 +271,9 @@ def _parts(node: SchemaNode, value: Any) -> dict[str, tuple[SchemaNode, Any]] | 
     if isinstance(value, dict):
         if node.map_type == "atomic" or (node.typed and not node.fields and not node.values):
             return None
-        return {f"f:{key}": (node.fields.get(key) or node.values or _ANY, part) for key, part in value.items()}
+        return {f"f:{key}": (node.fields.get(key) or node.values or ANY, part) for key, part in value.items()}
     if isinstance(value, list) and node.list_type in ("map", "set"):
-        items = node.items or _ANY
+        items = node.items or ANY
         parts: dict[str, tuple[SchemaNode, Any]] = {}
         for item in value:
             parts.setdefault(_step(node, item), (items, item))
@@ -295,9 +293,8 @@ def _keys(node: SchemaNode, item: Any) -> Obj:
     return {key: given[key] for key in node.list_map_keys if given.get(key) is not None}
 
 
-def check(node: SchemaNode | None, config: Any, path: Path = ()) -> None:
+def check(node: SchemaNode, config: Any, path: Path = ()) -> None:
     """Refuse what cannot be applied: values of other types, items of a list without their key, or with the same."""
-    node = node or _ANY
     parts = _parts(node, config) or {}
     if not isinstance(config, _TYPES.get(node.type, object) | None):
         raise ApplyError(f"{shown(path)}: expected {node.type}, got {_json(config)[:100]}")
@@ -408,9 +405,9 @@ def _named(root: SchemaNode, paths: Iterable[Path]) -> set[Path]:
             if step[0] == "f":
                 if step[2:] in node.fields:
                     named.add(path[:end])
-                node = node.fields.get(step[2:]) or node.values or _ANY
+                node = node.fields.get(step[2:]) or node.values or ANY
             else:
-                node = node.items or _ANY
+                node = node.items or ANY
     return named
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from virtfleet.kube.api import Patch
+from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.registry import Kind
 from virtfleet.local.apiserver.objects import json_patch, refusals
@@ -49,8 +50,7 @@ def apply(kind: Kind, how: Patch, obj: Obj, patch: Any) -> Obj:
     if not isinstance(patch, dict):
         raise refusals.bad_request(f"error decoding patch: a {how.name.lower()} patch is a JSON object")
     if how is Patch.MERGE:
-        merged = merge(obj, patch)
-        assert isinstance(merged, dict)
+        merged: Obj = merge(obj, patch)
         return merged
     return strategic_merge(obj, patch, kind.schema.merge_key if kind.schema else lambda _: (None, None))
 
@@ -61,15 +61,15 @@ def _json_patch(obj: Obj, patch: Any) -> Obj:
     except json_patch.JsonPatchError as error:
         raise refusals.bad_request(f"error decoding patch: {error}") from error
     if len(operations) > MAX_OPERATIONS:
-        raise refusals.too_large(
-            f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
-        )
+        why = f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(operations)}"
+        raise refusals.too_large(why)
     try:
         return json_patch.apply(orjson.loads(orjson.dumps(obj)), operations)
     except json_patch.CopyLimitError as error:
         raise refusals.too_large(str(error)) from error
     except json_patch.JsonPatchError as error:
-        raise refusals.unprocessable(str(error)) from error
+        why = "the server rejected our request due to an error in our request"
+        raise ApiError("Invalid", f"{why}: {error}") from error
 
 
 def merge(target: Any, patch: Any) -> Any:

@@ -13,9 +13,14 @@ from virtfleet.local.apiserver.rights.access import Attributes
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def _details(resource: Resource, name: str, **more: Any) -> dict[str, Any]:
-    details = {"name": name, "group": resource.group, "kind": resource.plural, **more}
+def _details(name: str, group: str, kind: str, **more: Any) -> dict[str, Any]:
+    details = {"name": name, "group": group, "kind": kind, **more}
     return {key: value for key, value in details.items() if value}
+
+
+def _of(resource: Resource, name: str, reason: str, message: str, **details: Any) -> ApiError:
+    """About one object."""
+    return ApiError(reason, message, details=_details(name, resource.group, resource.plural, **details))
 
 
 def bad_request(message: str) -> ApiError:
@@ -31,7 +36,7 @@ def undecodable(resource: Resource, why: str) -> ApiError:
 
 def not_found(resource: Resource, name: str) -> ApiError:
     """No such object."""
-    return ApiError("NotFound", f'{resource} "{name}" not found', details=_details(resource, name))
+    return _of(resource, name, "NotFound", f'{resource} "{name}" not found')
 
 
 def no_such_path() -> ApiError:
@@ -39,21 +44,18 @@ def no_such_path() -> ApiError:
     return ApiError("NotFound", "the server could not find the requested resource", details={})
 
 
-def already_exists(resource: Resource, name: str) -> ApiError:
-    """The name is taken."""
-    return ApiError("AlreadyExists", f'{resource} "{name}" already exists', details=_details(resource, name))
-
-
-def generate_name_exhausted(resource: Resource, name: str) -> ApiError:
-    """All names that were tried are taken."""
-    message = f'{resource} "{name}" already exists, the server was not able to generate a unique name for the object'
-    return ApiError("AlreadyExists", message, details=_details(resource, name, retryAfterSeconds=1))
+def already_exists(resource: Resource, name: str, *, generated: bool = False) -> ApiError:
+    """The name is taken; all that were `generated` are."""
+    message = f'{resource} "{name}" already exists'
+    if not generated:
+        return _of(resource, name, "AlreadyExists", message)
+    message += ", the server was not able to generate a unique name for the object"
+    return _of(resource, name, "AlreadyExists", message, retryAfterSeconds=1)
 
 
 def conflict(resource: Resource, name: str, why: str = MODIFIED) -> ApiError:
     """Somebody else was quicker."""
-    message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
-    return ApiError("Conflict", message, details=_details(resource, name))
+    return _of(resource, name, "Conflict", f'Operation cannot be fulfilled on {resource} "{name}": {why}')
 
 
 def apply_conflict(message: str, conflicts: Sequence[tuple[str, str]]) -> ApiError:
@@ -80,7 +82,7 @@ def precondition_failed(resource: Resource, name: str, field: str, wanted: str, 
 
 def invalid(resource: Resource, name: str, causes: Sequence[Cause]) -> ApiError:
     """An object with faults."""
-    return _invalid(resource.group, resource.kind, name, causes)
+    return invalid_review(resource.group, resource.kind, causes, name)
 
 
 def invalid_options(options: str, causes: Sequence[Cause]) -> ApiError:
@@ -88,39 +90,26 @@ def invalid_options(options: str, causes: Sequence[Cause]) -> ApiError:
     return invalid_review("meta.k8s.io", options, causes)
 
 
-def invalid_review(group: str, kind: str, causes: Sequence[Cause]) -> ApiError:
+def invalid_review(group: str, kind: str, causes: Sequence[Cause], name: str = "") -> ApiError:
     """For what is asked by posting an object, and never stored."""
-    return _invalid(group, kind, "", causes)
-
-
-def _invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
     faults = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in causes))
     text = faults[0] if len(faults) == 1 else f"[{', '.join(faults)}]"
-    details = {
-        "name": name,
-        "group": group,
-        "kind": kind,
-        "causes": [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes],
-    }
+    listed = [{"reason": c.reason, "message": c.message, "field": c.field} for c in causes]
     message = f'{kind}{group and f".{group}"} "{name}" is invalid: {text}'
-    return ApiError("Invalid", message, details={key: value for key, value in details.items() if value})
+    return ApiError("Invalid", message, details=_details(name, group, kind, causes=listed))
 
 
 def terminating_namespace(resource: Resource, name: str, namespace: str) -> ApiError:
     """A namespace that is going takes nothing new."""
-    cause = {
-        "reason": "NamespaceTerminating",
-        "message": f"namespace {namespace} is being terminated",
-        "field": "metadata.namespace",
-    }
+    message = f"namespace {namespace} is being terminated"
     why = f"unable to create new content in namespace {namespace} because it is being terminated"
+    cause = {"reason": "NamespaceTerminating", "message": message, "field": "metadata.namespace"}
     return not_allowed(resource, name, why, causes=[cause])
 
 
 def not_allowed(resource: Resource, name: str, why: str, **details: Any) -> ApiError:
     """An object that nobody may make so, or take away."""
-    message = f'{resource} "{name}" is forbidden: {why}'
-    return ApiError("Forbidden", message, details=_details(resource, name, **details))
+    return _of(resource, name, "Forbidden", f'{resource} "{name}" is forbidden: {why}', **details)
 
 
 def forbidden(asked: Attributes) -> ApiError:
@@ -132,27 +121,14 @@ def forbidden(asked: Attributes) -> ApiError:
     where = f'in the namespace "{asked.namespace}"' if asked.namespace else "at the cluster scope"
     qualified = f"{asked.resource}.{asked.group}" if asked.group else asked.resource
     subject = f'{qualified} "{asked.name}"' if asked.name else qualified
-    details = {"name": asked.name, "group": asked.group, "kind": asked.resource}
-    return ApiError(
-        "Forbidden",
-        f'{subject} is forbidden: {who} resource "{resource}" in API group "{asked.group}" {where}',
-        details={key: value for key, value in details.items() if value},
-    )
+    why = f'{who} resource "{resource}" in API group "{asked.group}" {where}'
+    details = _details(asked.name, asked.group, asked.resource)
+    return ApiError("Forbidden", f"{subject} is forbidden: {why}", details=details)
 
 
 def method_not_allowed() -> ApiError:
     """That cannot be done to it."""
     return ApiError("MethodNotAllowed", "the server does not allow this method on the requested resource", details={})
-
-
-def unprocessable(message: str) -> ApiError:
-    """A patch that cannot be applied to the object as it is."""
-    return ApiError("Invalid", f"the server rejected our request due to an error in our request: {message}")
-
-
-def invalid_patch(why: str) -> ApiError:
-    """A patch after which the object is none of its kind."""
-    return _invalid("", "", "", [Cause("patch", "FieldValueInvalid", f"Invalid value: {why}")])
 
 
 def bad_version(why: str) -> ApiError:
@@ -167,24 +143,10 @@ def too_large(message: str) -> ApiError:
 
 def unknown_format(accepted: Sequence[str]) -> ApiError:
     """A body that cannot be read."""
-    return ApiError(
-        "UnsupportedMediaType",
-        "the body of the request was in an unknown format - accepted media types include: " + ", ".join(accepted),
-    )
+    why = "the body of the request was in an unknown format - accepted media types include: "
+    return ApiError("UnsupportedMediaType", why + ", ".join(accepted))
 
 
 def not_acceptable(accepted: Sequence[str]) -> ApiError:
     """An answer that cannot be given."""
     return ApiError("NotAcceptable", "only the following media types are accepted: " + ", ".join(accepted))
-
-
-def too_large_version(asked: int, current: int) -> ApiError:
-    """A version that is still to come."""
-    return ApiError(
-        "Timeout",
-        f"Timeout: Too large resource version: {asked}, current: {current}",
-        details={
-            "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
-            "retryAfterSeconds": 1,
-        },
-    )

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 import orjson
@@ -44,19 +45,14 @@ class FieldTerm:
 class Facts:
     """What selectors ask of one record, worked out once for however many ask."""
 
-    __slots__ = ("_fields", "_labels", "record")
-
     def __init__(self, record: Record) -> None:
         self.record = record
-        self._labels: dict[str, str] | None = None
         self._fields: Mapping[str, str] | None = None
 
-    @property
+    @cached_property
     def labels(self) -> dict[str, str]:
         """The object's labels."""
-        if self._labels is None:
-            self._labels = _labelled.decode(self.record.data).metadata.labels or {}
-        return self._labels
+        return _labelled.decode(self.record.data).metadata.labels or {}
 
     def fields(self, kind: Kind) -> Mapping[str, str]:
         """What its kind lets field selectors ask for."""
@@ -71,21 +67,12 @@ class Selection:
 
     kind: Kind
     namespace: str | None = None  # None: all
-    name: str | None = None
     labels: Selector = EVERYTHING
-    fields: tuple[FieldTerm, ...] = field(default=())
-
-    @property
-    def everything(self) -> bool:
-        """Whether no selector has to look into objects."""
-        return self.name is None and not self.labels and not self.fields
+    fields: tuple[FieldTerm, ...] = ()
 
     def matches(self, facts: Facts) -> bool:
         """Whether an object is chosen."""
-        record = facts.record
-        if self.namespace is not None and record.namespace != self.namespace:
-            return False
-        if self.name is not None and record.name != self.name:
+        if self.namespace is not None and facts.record.namespace != self.namespace:
             return False
         if self.labels and not self.labels.matches(facts.labels):
             return False
@@ -107,7 +94,7 @@ def select(kind: Kind, namespace: str | None, labels: str, fields: str) -> Selec
         selector = parse_label_selector(labels) if labels else EVERYTHING
     except SelectorError as error:
         raise refusals.bad_request(str(error)) from error
-    terms, name = _parse_fields(fields), None
+    terms = _parse_fields(fields)
     known = {"metadata.name", *(["metadata.namespace"] if kind.resource.namespaced else [])}
     for term in terms:
         if term.key not in known and term.key not in kind.rules.fields({"metadata": {}, "spec": {}, "status": {}}):
@@ -117,11 +104,9 @@ def select(kind: Kind, namespace: str | None, labels: str, fields: str) -> Selec
                 f'Unable to find "{group_version}, Resource={resource.plural}" that match label selector '
                 f'"{labels}", field selector "{fields}": field label not supported: {term.key}'
             )
-        if term.equal and term.key == "metadata.name" and name is None:
-            name = term.value
         if term.equal and term.key == "metadata.namespace" and namespace is None:
             namespace = term.value
-    return Selection(kind, namespace, name, selector, terms)
+    return Selection(kind, namespace, selector, terms)
 
 
 def name_in_fields(text: str) -> str:

@@ -68,13 +68,11 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     previous: Record | None
 
 
+_Write = tuple[Change, "asyncio.Future[Record]"]  # and what its writer waits for
+
+
 class Stale(Exception):
     """The object is not any more what the writer started from: wait for `settled`, read again, try again."""
-
-
-class _Write(msgspec.Struct):
-    change: Change
-    done: asyncio.Future[Record]
 
 
 class _Shelf:
@@ -217,7 +215,7 @@ class Store:
         self._assigned = revision
         done: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
         self._in_flight[key] = done
-        self._queue.append(_Write(_change(record, base, remove), done))
+        self._queue.append((_change(record, base, remove), done))
         if not self._committing:
             self._commit_queue()
         return await asyncio.shield(done)
@@ -225,7 +223,7 @@ class Store:
     def _commit_queue(self) -> None:
         writes, self._queue = self._queue, []
         self._committing = True
-        changes, dead = [write.change for write in writes], list(self._dead)
+        changes, dead = [change for change, _ in writes], list(self._dead)
         commit = asyncio.get_running_loop().run_in_executor(self._thread, self._commit, changes, dead, self.compacted)
         commit.add_done_callback(partial(self._committed, writes, len(dead)))
 
@@ -237,21 +235,21 @@ class Store:
             del self._dead[:dead]
         if self._queue:
             self._commit_queue()
-        for write in writes:
-            record = write.change.record
+        for change, done in writes:
+            record = change.record
             del self._in_flight[record.storage, record.namespace, record.name]
             if failure is not None:
                 log.error("a commit failed: %s", failure)
-                write.done.set_exception(self._refusal(failure))
-                write.done.exception()  # the writer may have gone; then nobody else fetches it
+                done.set_exception(self._refusal(failure))
+                done.exception()  # the writer may have gone; then nobody else fetches it
                 continue
-            self._apply(write.change)
+            self._apply(change)
             for listener in self._listeners.get(record.storage, ()):
                 try:
-                    listener(write.change)
+                    listener(change)
                 except Exception:
                     log.exception("a listener failed on %s %s/%s", record.storage, record.namespace, record.name)
-            write.done.set_result(record)
+            done.set_result(record)
 
     def _attempted(self, failure: BaseException | None) -> None:
         self._failure = failure

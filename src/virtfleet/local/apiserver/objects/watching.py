@@ -101,19 +101,13 @@ class Watcher:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    async def batch(self, timeout: float | None = None) -> list[tuple[str, Event]] | None:
+    async def batch(self, timeout: float) -> list[tuple[str, Event]] | None:
         """Events, at least one; an empty list after `timeout` seconds without any."""
         if initial := list(islice(self.initial, BATCH)):
             return initial
         if not self._queue and not self.ended:
-            loop = asyncio.get_running_loop()
-            self._wake = loop.create_future()
-            timer = loop.call_later(timeout, self._awake) if timeout is not None else None
-            try:
-                await self._wake
-            finally:
-                if timer is not None:
-                    timer.cancel()
+            self._wake = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._wake], timeout=timeout)
         if self.ended:
             return None
         return [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
@@ -129,13 +123,10 @@ class Watchers:
     def __len__(self) -> int:
         return sum(map(len, self._by_storage.values()))
 
-    def open(self, selection: Selection, resource_version: str, initial_events: bool | None) -> Watcher:
+    def open(self, selection: Selection, resource_version: str = "", initial_events: bool | None = None) -> Watcher:
         """`initial_events`: True also marks the end of the initial state; None follows the resourceVersion as always:
         without one, the watch begins with the present state."""
-        try:
-            version = parse_version(resource_version)
-        except ApiError as error:
-            raise refusals.bad_version(error.message) from None
+        version = parse_version(resource_version, refusals.bad_version)
         if version > self._store.revision:
             # Nobody was ever given this version: it is of another store, and its client has to start over.
             raise ApiError("Expired", f"too large resource version: {version}, current: {self._store.revision}")
@@ -145,7 +136,11 @@ class Watchers:
             watcher.initial = _present(selection, records, self._store.revision if initial_events else None)
         elif version:
             watcher.initial = _history(selection, self._store.since(selection.kind.storage, version))
-        self._add(watcher)
+        storage = selection.kind.storage
+        if storage not in self._by_storage:
+            self._by_storage[storage] = set()
+            self._store.listen(storage, self._changed)
+        self._by_storage[storage].add(watcher)
         return watcher
 
     def close(self, watcher: Watcher) -> None:
@@ -159,16 +154,8 @@ class Watchers:
             for watcher in watchers:
                 watcher.end()
 
-    def _add(self, watcher: Watcher) -> None:
-        storage = watcher.selection.kind.storage
-        if storage not in self._by_storage:
-            self._by_storage[storage] = set()
-            self._store.listen(storage, self._changed)
-        self._by_storage[storage].add(watcher)
-
     def _changed(self, change: Change) -> None:
-        watchers = self._by_storage[change.record.storage]
-        if watchers:
+        if watchers := self._by_storage[change.record.storage]:
             event = Event(change)
             for watcher in watchers:
                 watcher.offer(event)

@@ -109,9 +109,9 @@ class Asked:
             given, _ = negotiation.decode(self.request.headers.get("Content-Type", ""), body, find_duplicates=False)
         if not isinstance(given, dict):
             raise refusals.bad_request("DeleteOptions must be a JSON object")
-        options = deletion.parse_options(given, dict(self.request.query))
+        options, in_earnest = deletion.parse_options(given, dict(self.request.query))
         sent = {**given, "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
-        return options, Call(self.info.user, options.dry_run, options=sent)
+        return options, Call(self.info.user, not in_earnest, options=sent)
 
     def number(self, name: str) -> int | None:
         """A number in the query, negative ones taken for 0; None where there is none."""

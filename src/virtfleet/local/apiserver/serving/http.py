@@ -190,7 +190,7 @@ class Server:
         selection = asked.selection()
         timeout = asked.number("timeoutSeconds")
         try:
-            watcher = await self.operations.watch(selection, query.get("resourceVersion", ""), initial)
+            watcher = self.operations.watchers.open(selection, query.get("resourceVersion", ""), initial)
         except ApiError as error:
             if error.code == 410:
                 return await send_watch_error(request, error)

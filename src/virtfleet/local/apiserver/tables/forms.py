@@ -96,6 +96,4 @@ def _list_metadata(listing: Listing) -> Obj:
     metadata: Obj = {"resourceVersion": str(listing.revision)}
     if listing.token:
         metadata["continue"] = listing.token
-    if listing.remaining is not None:
-        metadata["remainingItemCount"] = listing.remaining
     return metadata
