@@ -26,7 +26,7 @@ _OTHERS: Final = {
     b"LUKS\xba\xbe": "LUKS",
     b"QED\x00": "QED",
 }
-_VDI: Final = (64, b"\x7f\x10\xda\xbe")
+_VDI, _VDI_AT = b"\x7f\x10\xda\xbe", 64
 _V3_HEAD: Final = ">4sIQIIQI"
 _INCOMPATIBLE_AT: Final = 72
 # Features that say nothing of another file: not closed, found broken, another compression, extended entries.
@@ -46,11 +46,8 @@ def kind(head: bytes) -> str:
     """The format of an image that is not packed."""
     if head.startswith(_QCOW2):
         return QCOW2
-    offset, magic = _VDI
-    other = next((name for start, name in _OTHERS.items() if head.startswith(start)), "")
-    if head[offset : offset + len(magic)] == magic:
-        other = "VDI"
-    if other:
+    known = next((name for start, name in _OTHERS.items() if head.startswith(start)), "")
+    if other := "VDI" if head.startswith(_VDI, _VDI_AT) else known:
         raise Hopeless(
             f"the image is of format {other}; convert it to qcow2 or raw first, packed with gzip or xz at most"
         )

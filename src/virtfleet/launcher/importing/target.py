@@ -37,14 +37,13 @@ class Target:
 
     def _room(self, directory: Path) -> int:
         """The size of the disk: what is asked for, or what there is where that is less."""
-        wanted = self._job.size
         if self._job.block:
             with self._open() as device:
                 return os.lseek(device.fileno(), 0, os.SEEK_END)
         self._part.unlink(missing_ok=True)  # of an earlier attempt
         about = os.statvfs(directory)
         free = about.f_bavail * about.f_frsize
-        return wanted if free >= wanted else free >> 20 << 20
+        return self._job.size if free >= self._job.size else free >> 20 << 20
 
     def _open(self) -> BinaryIO:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (0 if self._job.block else os.O_CREAT | os.O_TRUNC)
@@ -113,14 +112,9 @@ class Target:
         """With a program that knows formats, and is told which one it is instead of finding out."""
         onto_device = ["-n"] if self._job.block else []
         command = ["qemu-img", "convert", "-q", "-f", form, "-O", "raw", *onto_device, str(source), str(self._part)]
+        limit = _PATIENCE + self.size / _PACE
         try:
-            subprocess.run(
-                command,
-                check=True,
-                capture_output=True,
-                timeout=_PATIENCE + self.size / _PACE,
-                preexec_fn=_confined,
-            )
+            subprocess.run(command, check=True, capture_output=True, timeout=limit, preexec_fn=_confined)
         except subprocess.CalledProcessError as error:
             said = error.stderr.decode(errors="replace").strip()[-500:]
             raise (Trouble if "No space" in said else Hopeless)(f"the image cannot be read: {said}") from None
