@@ -1,4 +1,4 @@
-"""Waiting for a socket that does not block, where asyncio's own calls cannot do what is done with it."""
+"""Waiting for what does not block, where asyncio's own calls cannot do what is done with it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 import socket
 
 
-async def ready(connection: socket.socket, *, writable: bool) -> None:
+async def ready(of: socket.socket | int, *, writable: bool) -> None:
     """Until there may be something to read, or room to write. Raises ConnectionAbortedError where it is closed."""
-    loop, number = asyncio.get_running_loop(), connection.fileno()
+    loop, number = asyncio.get_running_loop(), of if isinstance(of, int) else of.fileno()
     if number < 0:
         raise ConnectionAbortedError("the connection has been closed")
     add, remove = (loop.add_writer, loop.remove_writer) if writable else (loop.add_reader, loop.remove_reader)
