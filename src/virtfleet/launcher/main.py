@@ -8,20 +8,19 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from virtfleet.domain.paths import KEPT
+from virtfleet.domain import paths
 from virtfleet.hypervisors import registry
 from virtfleet.launcher import node
 from virtfleet.launcher.channels import Channels
+from virtfleet.launcher.failure import leave_word
 from virtfleet.launcher.libvirtd.daemons import Daemons, plan_for
 from virtfleet.launcher.server import Server, Updates
 from virtfleet.launcher.sharing import neighbours
-from virtfleet.launcher.storage import vmstate
 from virtfleet.launcher.vm import states
 from virtfleet.launcher.vm.guest import Guest
 from virtfleet.launcher.vm.outliving import Outliving
@@ -30,7 +29,6 @@ from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
-_TERMINATION_MESSAGE = "/dev/termination-log"
 _VERBOSE = 4
 
 
@@ -89,11 +87,11 @@ async def launch(wanted: Options) -> int:
     daemons = Daemons(plan)
     server = Server(Path(COMMAND_SOCKET), guest.handlers(), updates, vmi=wanted.uid)
     daemon = plan.uri.partition("socket=")[2]
-    channels = Channels(Path(CHANNELS_SOCKET), daemon, guest.prepared, guest.parted)
+    channels = Channels(Path(CHANNELS_SOCKET), daemon, guest.departures.prepared, guest.departures.parted)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: tasks.start(guest.shutdown(Shutdown()), "shutdown by signal"))
-    vmstate.link(os.environ.get(KEPT, ""), hypervisor.descriptor.scheme)
+    _link_kept(os.environ.get(paths.KEPT, ""), hypervisor.descriptor.scheme)
     daemons.lay_out()
     await outliving.begin()
     daemons.start()
@@ -104,7 +102,9 @@ async def launch(wanted: Options) -> int:
         await guest.ended.wait()
         if updates.latest.state.reason == Status.CRASHED:
             logger.error("the hypervisor has died; its last words: %s", daemons.last_words())
-        _leave_word(msgspec.json.encode(updates.latest.state))
+        state = msgspec.json.encode(updates.latest.state).decode()
+        logger.info("ended: %s", state)
+        leave_word(state)
     finally:
         await server.close()
         await channels.close()
@@ -115,13 +115,17 @@ async def launch(wanted: Options) -> int:
     return states.exit_code(updates.latest.state)
 
 
-def _leave_word(message: bytes) -> None:
-    """Tell the kubelet how it ended, for whoever asks when this process is gone."""
-    logger.info("ended: %s", message.decode())
-    with suppress(OSError):
-        fd = os.open(_TERMINATION_MESSAGE, os.O_WRONLY | os.O_TRUNC)  # it is there if a kubelet wants to know
-        os.write(fd, message)
-        os.close(fd)
+def _link_kept(kept: str, driver: str) -> None:
+    """Lead a driver of libvirt to the VM's own claim, for what firmware and TPM keep beyond this run. May be repeated.
+
+    This is done before the driver makes such directories itself.
+    """
+    for name in filter(None, kept.split(":")):
+        place, link = Path(paths.VM_STATE, name), Path(paths.PRIVATE, "libvirt", driver, name)
+        place.mkdir(mode=0o770, exist_ok=True)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not os.path.lexists(link):
+            link.symlink_to(place)
 
 
 def main() -> None:

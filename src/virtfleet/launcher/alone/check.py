@@ -59,8 +59,7 @@ async def check(hypervisor: Hypervisor, *, emulate: bool = False) -> AsyncIterat
             return
         began = time.monotonic()
     with _guest(hypervisor) as (vmi, sources):
-        vm = Standalone(vmi, hypervisor, Context(emulated=emulate), sources)
-        async with vm:
+        async with Standalone(vmi, hypervisor, Context(emulated=emulate), sources) as vm:
             for name, act in _taken(hypervisor, vm):
                 began = time.monotonic()
                 trouble = await _trouble(act)
@@ -128,9 +127,8 @@ def _guest(hypervisor: Hypervisor) -> Iterator[tuple[dict[str, Any], dict[str, P
         firmware: dict[str, Any] = {}
         if hypervisor.descriptor.container:
             root = place / "root"
-            (root / "bin").mkdir(parents=True)
-            for directory in ("dev", "proc", "sys", "tmp"):
-                (root / directory).mkdir()
+            for directory in ("bin", "dev", "proc", "sys", "tmp"):
+                (root / directory).mkdir(parents=True)
             shutil.copy(shutil.which("busybox") or _BUSYBOX, root / "bin/busybox")
             os.symlink("busybox", root / "bin/sh")
             os.symlink("busybox", root / "bin/sleep")

@@ -6,20 +6,18 @@ by the handler itself, because a handler that restarts must not keep a guest fro
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import socket
 import struct
 from collections.abc import Iterable
-from functools import partial
 
-from virtfleet.launcher.guestnet import datagrams
 from virtfleet.protocol.messages import Lease
 
-_SERVER_PORT, _CLIENT_PORT = 67, 68
+_SERVER_PORT = 67
+EVERYBODY = ("255.255.255.255", 68)
+"""Who hears an answer: the client may have no address yet, and there is nobody else on the wire."""
 _COOKIE = b"\x63\x82\x53\x63"
 _HEADER = struct.Struct("!BBBBIHH4s4s4s4s16s192x4s")
-_BROADCAST = "255.255.255.255"
 _DISCOVER, _OFFER, _REQUEST, _ACK, _NAK, _INFORM = 1, 2, 3, 5, 6, 8
 _FOREVER = 0xFFFFFFFF  # a guest keeps its address as long as it lives
 _FIRST_PRIVATE, _LAST_PRIVATE = 224, 254
@@ -132,13 +130,11 @@ def _is_address(text: str) -> bool:
     return True
 
 
-async def listen(lease: Lease) -> asyncio.DatagramTransport:
-    """Answer clients on the lease's device."""
+def listen(lease: Lease) -> socket.socket:
+    """Where clients on the lease's device ask."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, lease.device.encode())
     sock.bind(("", _SERVER_PORT))
-    # The client may have no address yet, so everybody on the wire hears it; there is nobody else.
-    everybody = (_BROADCAST, _CLIENT_PORT)
-    return await datagrams.answer(sock, f"DHCP on {lease.device}", partial(reply, lease), everybody)
+    return sock

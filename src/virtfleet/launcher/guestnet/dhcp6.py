@@ -6,16 +6,13 @@ default route is no part of DHCPv6 and comes by router advertisement.
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import ipaddress
 import socket
 import struct
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
-from virtfleet.launcher.guestnet import datagrams
 from virtfleet.launcher.guestnet.dhcp import domain_name
 from virtfleet.protocol.messages import Lease6
 
@@ -127,8 +124,8 @@ def encoded(options: Options) -> bytes:
     return b"".join(struct.pack("!HH", option, len(value)) + value for option, value in options)
 
 
-async def listen(lease: Lease6) -> asyncio.DatagramTransport:
-    """Answer clients on the lease's device."""
+def listen(lease: Lease6) -> socket.socket:
+    """Where clients on the lease's device ask."""
     sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, lease.device.encode())
@@ -136,4 +133,4 @@ async def listen(lease: Lease6) -> asyncio.DatagramTransport:
     group = socket.inet_pton(socket.AF_INET6, _ALL_SERVERS) + struct.pack("@I", socket.if_nametoindex(lease.device))
     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group)
     sock.bind(("::", _SERVER_PORT))
-    return await datagrams.answer(sock, f"DHCPv6 on {lease.device}", partial(reply, lease))
+    return sock

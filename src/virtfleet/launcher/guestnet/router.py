@@ -52,13 +52,13 @@ class Routers:
         self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._sockets: dict[str, socket.socket] = {}
         self._leases: dict[str, Lease6] = {}
-        self._repeating: asyncio.Task[None] | None = None
+        self._repeating = tasks.Owned()
 
     def start(self) -> None:
         """Take sockets from now on."""
         self._channel.bind(ADDRESS)
         asyncio.get_running_loop().add_reader(self._channel, self._take)
-        self._repeating = tasks.keep(self._repeat, "router advertisements")
+        self._repeating.add(tasks.keep(self._repeat, "router advertisements"))
 
     def serve(self, leases: Iterable[Lease6]) -> None:
         """Advertise for exactly these leases."""
@@ -68,8 +68,7 @@ class Routers:
                 self._advertise(device)
 
     def close(self) -> None:
-        if self._repeating:
-            self._repeating.cancel()
+        self._repeating.cancel()
         loop = asyncio.get_running_loop()
         for open_socket in (self._channel, *self._sockets.values()):
             loop.remove_reader(open_socket)
@@ -114,12 +113,10 @@ class Routers:
 
 def _configure(raw: socket.socket, device: str) -> None:
     index = struct.pack("@I", socket.if_nametoindex(device))
-    wanted = bytearray(b"\xff" * 32)
-    wanted[_SOLICITATION // 32 * 4 : _SOLICITATION // 32 * 4 + 4] = struct.pack(
-        "@I", 0xFFFFFFFF & ~(1 << _SOLICITATION % 32)
-    )
+    unwanted = [0xFFFFFFFF] * 8
+    unwanted[_SOLICITATION // 32] ^= 1 << _SOLICITATION % 32
     raw.setblocking(False)
-    raw.setsockopt(socket.IPPROTO_ICMPV6, _FILTER, bytes(wanted))
+    raw.setsockopt(socket.IPPROTO_ICMPV6, _FILTER, struct.pack("@8I", *unwanted))
     raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, _HOPS)
     raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
     raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -19,7 +20,6 @@ import libvirt
 import msgspec
 
 from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.libvirtd.threads import Threads
 from virtfleet.protocol.messages import Event
 from virtfleet.work import tasks
 
@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _THREADS = 2  # one may wait for a slow device, and one is left for a kill
+_MOST_LOST = 8  # of them, to calls that do not come back
 LIMIT = 45.0  # seconds that a call has; libvirt itself gives up waiting for another call after 30
 _RETRY = 0.02
 _PATIENCE = 30.0
@@ -47,6 +48,43 @@ _EVENTS = (
 )
 
 
+class Threads:
+    """So many threads at once, for calls that block; a call waits for its turn.
+
+    A call that has not come back in its time is left to itself, and its thread replaced, so that the next call finds
+    one. How many may be lost like that is bounded; beyond it, calls wait for those that were lost.
+    """
+
+    def __init__(self, number: int, name: str) -> None:
+        self._number = number
+        self._name = name
+        self._pool = ThreadPoolExecutor(number, name)
+        self._lost: set[Future[Any]] = set()
+
+    async def run(self, call: Callable[[], T], limit: float) -> T:
+        """What the call answers; Failure where it does not within `limit` seconds."""
+        pool = self._pool
+        future = pool.submit(call)
+        try:
+            async with asyncio.timeout(limit):
+                return await asyncio.wrap_future(future)
+        except TimeoutError:
+            if future.cancelled():  # it had not begun
+                raise Failure(f"libvirt or the guest was busy with other calls for {limit:.0f} s") from None
+            self._lose(pool, future)
+            raise Failure(f"libvirt did not answer within {limit:.0f} s") from None
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _lose(self, pool: ThreadPoolExecutor, future: Future[Any]) -> None:
+        self._lost.add(future)
+        future.add_done_callback(self._lost.discard)
+        if pool is self._pool and len(self._lost) <= _MOST_LOST:
+            self._pool = ThreadPoolExecutor(self._number, self._name)
+            pool.shutdown(wait=False)
+
+
 class Connection:
     """The connection. `changed` is called on the event loop whenever the domain may be different."""
 
@@ -58,19 +96,17 @@ class Connection:
         self._guest_thread = Threads(1, "guest-agent")
         self._urgent_thread = Threads(1, "guest-agent-urgent")
         self._open: asyncio.Future[libvirt.virConnect] = self._loop.create_future()
-        self._keeping: asyncio.Task[None] | None = None
+        self._keeping = tasks.Owned()
 
     def start(self) -> None:
         os.environ["LIBVIRT_AUTOSTART"] = "0"  # the daemon is ours to start
         libvirt.registerErrorHandler(lambda *_: None, None)  # errors are raised as well, and logged where they matter
         libvirt.virEventRegisterDefaultImpl()
         threading.Thread(target=_run_events, name="libvirt-events", daemon=True).start()
-        self._keeping = tasks.keep(self._keep_open, "connection to libvirt")
+        self._keeping.add(tasks.keep(self._keep_open, "connection to libvirt"))
 
     async def stop(self) -> None:
-        if self._keeping:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+        await self._keeping.end()
         if self._open.done():
             with suppress(libvirt.libvirtError, Failure):
                 await self._threads.run(self._open.result().unregisterCloseCallback, _KEEPALIVE[0])

@@ -43,11 +43,6 @@ _LOOKS, _BETWEEN_LOOKS = 500, 0.02  # and seconds; for the hypervisor to find ou
 _JOIN, _JOIN_AGAIN = 300.0, 1.0  # seconds to join the halves of a guest whose post-copy broke, and between attempts
 _NO_HALF = "is not processing incoming migration"  # what libvirt says of a target that has ended its part
 _PARTED = "the connection to the other node was lost before that had said whether it has all of the guest"
-_NO_JOB = libvirt.VIR_DOMAIN_JOB_NONE
-_ON_ITS_WAY = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION)
-_FAILED = (libvirt.VIR_DOMAIN_JOB_FAILED, libvirt.VIR_DOMAIN_JOB_CANCELLED)
-_BROKEN_POST_COPY = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
-_LOST = (libvirt.VIR_DOMAIN_PAUSED_POSTCOPY, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
 _ABORTED = "its migration has been aborted"  # KubeVirt's last words, which its clients look for
 _LOST_ON_THE_WAY = (
     "the guest is lost: it ran on the target when post-copy broke, with a part of its memory still here, and the two"
@@ -69,26 +64,27 @@ class Seen(NamedTuple):
     @property
     def elsewhere(self) -> bool:
         """The guest runs on the target already, with a part of its memory here."""
-        return self.state == libvirt.VIR_DOMAIN_PAUSED and self.reason in _LOST
+        there = (libvirt.VIR_DOMAIN_PAUSED_POSTCOPY, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
+        return self.state == libvirt.VIR_DOMAIN_PAUSED and self.reason in there
 
     @property
     def broken(self) -> bool:
         """Post-copy broke off: a part of the guest's memory is here, and it runs on the target, or waits there."""
-        return (self.state, self.reason) == _BROKEN_POST_COPY
+        return self[1:3] == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
 
     @property
     def on_its_way(self) -> bool:
         """The guest stands still for the last of it."""
-        return (self.state, self.reason) == _ON_ITS_WAY
+        return self[1:3] == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION)
 
     @property
     def failed(self) -> bool:
         """It is decided that the guest stays; libvirt has still to clear up."""
-        return self.job.get("type") in _FAILED
+        return self.job.get("type") in (libvirt.VIR_DOMAIN_JOB_FAILED, libvirt.VIR_DOMAIN_JOB_CANCELLED)
 
     @property
     def settled(self) -> bool:
-        return not self.active or self.job.get("type", _NO_JOB) == _NO_JOB
+        return not self.active or not self.job.get("type")
 
 
 class Departure:
@@ -387,11 +383,6 @@ def mark(document: Element, *, paused: bool) -> None:
         metadata.remove(old)
     if paused:
         add(metadata, _PAUSED)
-
-
-async def arrived(connection: Connection, name: str, hypervisor: Hypervisor) -> bool:
-    """Whether all of the guest is here."""
-    return await shown(connection, name, hypervisor.migration.finish(source=False))
 
 
 def land(domain: libvirt.virDomain) -> None:

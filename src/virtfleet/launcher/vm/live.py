@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
+from virtfleet.domain.xml import attribute, child
 from virtfleet.hypervisors.base import own_alias
 
 _KINDS = ("disk", "interface")
@@ -49,14 +50,9 @@ def changes(running: Element, wanted: Element, identity: Identity, but: Collecti
 def _changed(kind: str, now: Element, then: Element) -> Element | None:
     """The running device with what may change while it is in use: the medium in a drive, the state of a link."""
     if kind == "interface":
-        wanted = _link(then)
-        if _link(now) == wanted:
+        if _link(now) == _link(then):
             return None
-        link = now.find("link")
-        if link is None:
-            link = Element("link")
-            now.append(link)
-        link.set("state", wanted)
+        child(now, "link").set("state", _link(then))
         return now
     if then.get("device") == "cdrom" and _source(now) != _source(then):
         return then
@@ -64,13 +60,11 @@ def _changed(kind: str, now: Element, then: Element) -> Element | None:
 
 
 def _link(interface: Element) -> str:
-    link = interface.find("link")
-    return link.get("state", "up") if link is not None else "up"
+    return attribute(interface, "link", "state", "up")
 
 
 def _source(disk: Element) -> str:
-    source = disk.find("source")
-    return (source.get("file") or source.get("dev") or "") if source is not None else ""
+    return attribute(disk, "source", "file") or attribute(disk, "source", "dev")
 
 
 def _has_medium(disk: Element) -> bool:
@@ -81,11 +75,11 @@ def _has_medium(disk: Element) -> bool:
 
 def disks(domain: Element) -> dict[str, str]:
     """Targets in the guest by the volumes that they show; an empty drive shows none."""
-    shown = ((own_alias(d), d.find("target")) for d in domain.iterfind("devices/disk") if _has_medium(d))
-    return {name: target.get("dev", "") for name, target in shown if name and target is not None}
+    shown = [disk for disk in domain.iterfind("devices/disk[target]") if _has_medium(disk)]
+    return {name: attribute(disk, "target", "dev") for disk in shown if (name := own_alias(disk))}
 
 
 def links(domain: Element) -> dict[str, str]:
     """The state of each interface's link, by hardware address, which is there whatever the driver forgets."""
-    known = ((device.find("mac"), _link(device)) for device in domain.iterfind("devices/interface"))
-    return {mac.get("address", "").lower(): state for mac, state in known if mac is not None}
+    known = domain.iterfind("devices/interface[mac]")
+    return {attribute(device, "mac", "address").lower(): _link(device) for device in known}

@@ -22,7 +22,7 @@ from virtfleet.launcher.channels import ROUTE
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.guestnet.announcement import announce
 from virtfleet.launcher.libvirtd.connection import Connection
-from virtfleet.launcher.libvirtd.migration import Departure, arrived, carried, land
+from virtfleet.launcher.libvirtd.migration import Departure, carried, land, shown
 from virtfleet.launcher.vm.domain import Domain
 from virtfleet.protocol import messages as m
 from virtfleet.work import tasks
@@ -182,7 +182,7 @@ class Arrival:
         )
 
     async def _complete(self) -> bool:
-        complete = await arrived(self._connection, self._domain.name, self._hypervisor)
+        complete = await shown(self._connection, self._domain.name, self._hypervisor.migration.finish(source=False))
         if complete and not self._complete_since:
             self._complete_since = time.monotonic()
         return complete

@@ -33,7 +33,7 @@ class Outliving:
         self._how = how
         self._file = directory / name
         self._lock: int | None = None
-        self._sweeping: asyncio.Task[None] | None = None
+        self._sweeping = tasks.Owned()
 
     async def begin(self) -> None:
         """Make the name ours. A domain that has it already was left behind, and is ended first."""
@@ -47,15 +47,14 @@ class Outliving:
             await _end(self._how, self.name)
         except commands.CommandError as error:
             raise Failure(f"the domain {self.name} of an earlier launcher cannot be ended: {error}") from None
-        self._sweeping = tasks.keep(partial(_keep_sweeping, self._how, self._file.parent), "domains without launchers")
+        sweeping = partial(_keep_sweeping, self._how, self._file.parent)
+        self._sweeping.add(tasks.keep(sweeping, "domains without launchers"))
 
     async def end(self) -> None:
         """Let go of the name, once nothing has it any more."""
         if not self._how or self._lock is None:
             return
-        if self._sweeping:
-            self._sweeping.cancel()
-            await asyncio.gather(self._sweeping, return_exceptions=True)
+        await self._sweeping.end()
         with suppress(commands.CommandError):  # whoever comes next tries again
             await _end(self._how, self.name)
             self._file.unlink()
