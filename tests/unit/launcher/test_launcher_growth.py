@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from virtfleet.hypervisors import registry
-from virtfleet.launcher.vm.plugging import growth
+from virtfleet.launcher.vm.live import growth
 from virtfleet.protocol.messages import NodeFacts
 
 QEMU, LXC = registry.get("qemu-kvm"), registry.get("lxc")

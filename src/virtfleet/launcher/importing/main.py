@@ -13,8 +13,7 @@ import msgspec
 
 from virtfleet.launcher.failure import Failure, leave_word
 from virtfleet.launcher.importing import streams, upload
-from virtfleet.launcher.importing.images import Hopeless
-from virtfleet.launcher.importing.streams import Trouble
+from virtfleet.launcher.importing.streams import Hopeless, Trouble
 from virtfleet.launcher.importing.target import DISK, Target
 from virtfleet.launcher.storage import imagefiles
 from virtfleet.protocol import importing

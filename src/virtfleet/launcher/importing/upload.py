@@ -26,8 +26,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from virtfleet.launcher.importing.images import Hopeless
-from virtfleet.launcher.importing.streams import Head, Readable, Trouble
+from virtfleet.launcher.importing.streams import Head, Hopeless, Readable, Trouble
 from virtfleet.protocol.importing import MOST_AT_ONCE, Job
 
 _SILENCE: Final = 120.0

@@ -34,7 +34,7 @@ from virtfleet.launcher.node import emulators
 from virtfleet.launcher.server import Handlers, Updates
 from virtfleet.launcher.sharing import neighbours
 from virtfleet.launcher.storage import disks
-from virtfleet.launcher.vm import abi, live, metrics, plugging, states
+from virtfleet.launcher.vm import abi, live, metrics, states
 from virtfleet.launcher.vm.console import Console
 from virtfleet.launcher.vm.credentials import Credentials
 from virtfleet.launcher.vm.domain import Domain, in_a_known_way
@@ -300,14 +300,14 @@ class Guest:
                 return
             running = ET.fromstring(domain.XMLDesc())
             change = live.changes(running, wanted, self._hypervisor.identity, self._hooks.own)
-            more = plugging.growth(running, node, self._hypervisor)
+            more = live.growth(running, node, self._hypervisor)
             if self.departures.going_on:
                 if any(change) or more:
                     raise Failure("the VM is on its way to another node; it is changed when it is there")
                 return
             if change.attach or change.update:
                 self._sweep(domain, running)  # or what was plugged out a moment ago could not be plugged in again
-            plugging.carry_out(domain, change, partial(more.apply, domain, running))
+            live.carry_out(domain, change, partial(more.apply, domain, running))
 
         await self._domain(adjust)
 
