@@ -137,7 +137,7 @@ class Connection:
     def _on_its_own(self, call: Callable[[libvirt.virConnect], T]) -> T:
         connection = libvirt.open(self._uri)
         try:
-            _where_supported(lambda: connection.setKeepAlive(*_KEEPALIVE))
+            _where_supported(connection.setKeepAlive, *_KEEPALIVE)
             return call(connection)
         finally:
             connection.close()
@@ -168,25 +168,17 @@ class Connection:
 
     def _connect(self, closed: asyncio.Event) -> libvirt.virConnect:
         connection = libvirt.open(self._uri)
-
-        def on_close(*_: object) -> None:
-            self._loop.call_soon_threadsafe(closed.set)
-
-        connection.registerCloseCallback(on_close, None)
-        _where_supported(lambda: connection.setKeepAlive(*_KEEPALIVE))  # there must be somebody at the other end
+        connection.registerCloseCallback(lambda *_: self._loop.call_soon_threadsafe(closed.set), None)
+        _where_supported(connection.setKeepAlive, *_KEEPALIVE)  # there must be somebody at the other end
         for number, kind in _EVENTS:
-            _where_supported(
-                partial(connection.domainEventRegisterAny, None, number, self._callback(number, kind), None)
-            )
+            happened = partial(self._happened, number, kind)
+            _where_supported(connection.domainEventRegisterAny, None, number, happened, None)
         return connection
 
-    def _callback(self, number: int, kind: str) -> Callable[..., None]:
-        def happened(_connection: object, _domain: object, *arguments: Any) -> None:
-            event = event_of(number, kind, arguments[:-1])  # the last one is ours, and None
-            with suppress(RuntimeError):  # the loop has ended, and with it whoever wanted to know
-                self._loop.call_soon_threadsafe(self._changed, event)
-
-        return happened
+    def _happened(self, number: int, kind: str, _connection: object, _domain: object, *arguments: Any) -> None:
+        event = event_of(number, kind, arguments[:-1])  # the last one is ours, and None
+        with suppress(RuntimeError):  # the loop has ended, and with it whoever wanted to know
+            self._loop.call_soon_threadsafe(self._changed, event)
 
 
 def event_of(number: int, kind: str, arguments: tuple[object, ...]) -> Event | None:
@@ -204,10 +196,10 @@ def ask_vmm(domain: libvirt.virDomain, command: str, arguments: dict[str, Any]) 
     return msgspec.json.decode(libvirt_qemu.qemuMonitorCommand(domain, question, 0), type=dict[str, Any])
 
 
-def _where_supported(call: Callable[[], object]) -> None:
+def _where_supported(call: Callable[..., object], *arguments: object) -> None:
     """Not every driver has everything; what is done without events is found by looking now and then."""
     try:
-        call()
+        call(*arguments)
     except libvirt.libvirtError as error:
         if error.get_error_code() not in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_CONFIG_UNSUPPORTED):
             raise

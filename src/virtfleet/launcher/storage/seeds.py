@@ -110,12 +110,9 @@ def _text(volume: str, field: str, plain: str, encoded: str) -> bytes:
 
 
 def _secret(volume: str, part: str, keys: tuple[str, ...]) -> bytes:
-    directory = Path(paths.cloud_init_secret(volume, part))
-    for key in keys:
-        try:
-            return (directory / key).read_bytes()
-        except FileNotFoundError:
-            continue
+    files = [Path(paths.cloud_init_secret(volume, part), key) for key in keys]
+    if found := next((file for file in files if file.is_file()), None):
+        return found.read_bytes()
     raise Failure(f"volume {volume!r}: its Secret has no key {keys[0]}")
 
 

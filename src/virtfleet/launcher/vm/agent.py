@@ -141,46 +141,39 @@ async def info(ask: Ask) -> GuestInfo:
         return await ask(execute, kind) if execute in known else kind()
 
     system = await answered("guest-get-osinfo", dict[str, str])
+    host, zone = await answered("guest-get-host-name", _Names), await answered("guest-get-timezone", _Names)
+    links: list[_Interface] = await answered("guest-network-get-interfaces", list[_Interface])
+    users: list[_User] = await answered("guest-get-users", list[_User])
+    mounted: list[_Filesystem] = await answered("guest-get-fsinfo", list[_Filesystem])
     return GuestInfo(
         agent_version=clean(about.version),
         commands=sorted(map(clean, known))[:_ENTRIES],
         os={clean(key): clean(value) for key, value in list(system.items())[:_ENTRIES]},
-        hostname=clean((await answered("guest-get-host-name", _Names)).host_name),
-        timezone=clean((await answered("guest-get-timezone", _Names)).zone),
-        interfaces=interfaces(await answered("guest-network-get-interfaces", list[_Interface])),
-        users=users(await answered("guest-get-users", list[_User])),
-        filesystems=filesystems(await answered("guest-get-fsinfo", list[_Filesystem])),
+        hostname=clean(host.host_name),
+        timezone=clean(zone.zone),
+        interfaces=[
+            GuestInterface(
+                name=clean(i.name),
+                mac=i.hardware_address if _MAC.fullmatch(i.hardware_address) else "",
+                addresses=list(_addresses(i.ip_addresses[:_ENTRIES])),
+            )
+            for i in links[:_ENTRIES]
+        ],
+        users=[
+            GuestUser(name=clean(u.user), domain=clean(u.domain), login_time=u.login_time) for u in users[:_ENTRIES]
+        ],
+        filesystems=[
+            GuestFilesystem(
+                name=clean(f.name),
+                mountpoint=clean(f.mountpoint),
+                type=clean(f.type),
+                used_bytes=f.used_bytes,
+                total_bytes=f.total_bytes,
+                disks=[clean(disk.serial) for disk in f.disk[:_ENTRIES] if disk.serial],
+            )
+            for f in mounted[:_ENTRIES]
+        ],
     )
-
-
-def users(logged_in: list[_User]) -> list[GuestUser]:
-    who = logged_in[:_ENTRIES]
-    return [GuestUser(name=clean(u.user), domain=clean(u.domain), login_time=u.login_time) for u in who]
-
-
-def filesystems(mounted: list[_Filesystem]) -> list[GuestFilesystem]:
-    return [
-        GuestFilesystem(
-            name=clean(f.name),
-            mountpoint=clean(f.mountpoint),
-            type=clean(f.type),
-            used_bytes=f.used_bytes,
-            total_bytes=f.total_bytes,
-            disks=[clean(disk.serial) for disk in f.disk[:_ENTRIES] if disk.serial],
-        )
-        for f in mounted[:_ENTRIES]
-    ]
-
-
-def interfaces(links: list[_Interface]) -> list[GuestInterface]:
-    return [
-        GuestInterface(
-            name=clean(i.name),
-            mac=i.hardware_address if _MAC.fullmatch(i.hardware_address) else "",
-            addresses=list(_addresses(i.ip_addresses[:_ENTRIES])),
-        )
-        for i in links[:_ENTRIES]
-    ]
 
 
 def _addresses(entries: Iterable[_Address]) -> Iterable[str]:
