@@ -6,8 +6,8 @@ import asyncio
 import functools
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -40,15 +40,16 @@ class Updates:
         for queue in self._followers:
             _put(queue, update)
 
-    def follow(self) -> asyncio.Queue[Update | None]:
+    @contextmanager
+    def followed(self) -> Iterator[asyncio.Queue[Update | None]]:
         """A queue that begins with the present state; None in it is the end."""
         queue: asyncio.Queue[Update | None] = asyncio.Queue(_UNHEARD)
         queue.put_nowait(self.latest)
         self._followers.add(queue)
-        return queue
-
-    def unfollow(self, queue: asyncio.Queue[Update | None]) -> None:
-        self._followers.discard(queue)
+        try:
+            yield queue
+        finally:
+            self._followers.discard(queue)
 
     def end(self) -> None:
         for queue in self._followers:
@@ -136,14 +137,10 @@ class Server:
             await writer.drain()
 
     async def _watch(self, number: int, writer: asyncio.StreamWriter) -> None:
-        queue = self._updates.follow()
-        try:
-            with suppress(ConnectionError):
-                while (update := await queue.get()) is not None:
-                    writer.write(wire.encode(wire.Answer(number, wire.body(fit(update)), more=True), wire.ANSWER))
-                    await writer.drain()
-        finally:
-            self._updates.unfollow(queue)
+        with self._updates.followed() as queue, suppress(ConnectionError):
+            while (update := await queue.get()) is not None:
+                writer.write(wire.encode(wire.Answer(number, wire.body(fit(update)), more=True), wire.ANSWER))
+                await writer.drain()
 
 
 def _refusal(request: wire.Request, why: str) -> bytes:

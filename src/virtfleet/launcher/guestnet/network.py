@@ -1,18 +1,35 @@
-"""What the guest is told of its networks: by DHCP, by DHCPv6, and by router advertisement."""
+"""What the guest is told of its networks: by DHCP, by DHCPv6, and by router advertisement (RFC 4861).
+
+The last says that it has a router, and asks by DHCPv6. Its sockets come from whoever set up the Pod's network
+(`rawsocket`) and are kept for as long as the VM lives, so that no restart of a handler takes the guest's default route
+away.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import socket
+import struct
+from collections.abc import Iterable
 
 from virtfleet.launcher.guestnet import dhcp, dhcp6
-from virtfleet.launcher.guestnet.router import Routers
+from virtfleet.launcher.guestnet.rawsocket import ADDRESS
 from virtfleet.protocol.messages import Lease, Lease6, NodeFacts
+from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
 _LONGEST = 1 << 16
+_SOLICITATION, _ADVERTISEMENT = 133, 134
+_MANAGED_AND_MORE = 0xC0  # address and everything else are to be had by DHCPv6
+_LIFETIME = 9000  # seconds; the longest there is
+_PERIOD = 600.0  # between advertisements that nobody asked for
+_HOPS = 255  # anything less has come through a router, and hosts do not believe it
+_FOREVER = 0xFFFFFFFF
+_ALL_NODES, _ALL_ROUTERS = "ff02::1", "ff02::2"
+_FILTER = 1  # ICMP6_FILTER: a bit for each type that is not wanted
 
 
 class Network:
@@ -64,3 +81,98 @@ def _answer(server: socket.socket, lease: Lease | Lease6) -> None:
         return  # it was no whole packet
     except OSError as error:
         logger.warning("the guest is not told its %s on %s: %s", type(lease).__name__, lease.device, error)
+
+
+def advertisement(lease: Lease6) -> bytes:
+    """The packet; the kernel adds its checksum."""
+    network = ipaddress.IPv6Interface(lease.address).network
+    packet = struct.pack("!BBHBBHII", _ADVERTISEMENT, 0, 0, 64, _MANAGED_AND_MORE, _LIFETIME, 0, 0)
+    # The prefix is on the link, and no place to choose addresses from: only one is translated.
+    on_link = 0x80
+    packet += struct.pack("!BBBBIII", 3, 4, network.prefixlen, on_link, _FOREVER, _FOREVER, 0)
+    packet += network.network_address.packed
+    if lease.mtu:
+        packet += struct.pack("!BBHI", 5, 1, 0, lease.mtu)
+    if lease.dns:
+        packet += struct.pack("!BBHI", 25, 1 + 2 * len(lease.dns), 0, _LIFETIME)
+        packet += b"".join(ipaddress.IPv6Address(server).packed for server in lease.dns)
+    return packet
+
+
+class Routers:
+    """The routers that the guest sees, one for each device whose socket has come and whose lease is known."""
+
+    def __init__(self) -> None:
+        self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._sockets: dict[str, socket.socket] = {}
+        self._leases: dict[str, Lease6] = {}
+        self._repeating = tasks.Owned()
+
+    def start(self) -> None:
+        """Take sockets from now on."""
+        self._channel.bind(ADDRESS)
+        asyncio.get_running_loop().add_reader(self._channel, self._take)
+        self._repeating.add(tasks.keep(self._repeat, "router advertisements"))
+
+    def serve(self, leases: Iterable[Lease6]) -> None:
+        """Advertise for exactly these leases."""
+        before, self._leases = self._leases, {lease.device: lease for lease in leases}
+        for device, lease in self._leases.items():
+            if before.get(device) != lease:
+                self._advertise(device)
+
+    def close(self) -> None:
+        self._repeating.cancel()
+        loop = asyncio.get_running_loop()
+        for open_socket in (self._channel, *self._sockets.values()):
+            loop.remove_reader(open_socket)
+            open_socket.close()
+
+    def _take(self) -> None:
+        name, descriptors, _, _ = socket.recv_fds(self._channel, 64, 1)
+        if not descriptors:
+            return
+        device, loop = name.decode(), asyncio.get_running_loop()
+        if before := self._sockets.pop(device, None):
+            loop.remove_reader(before)
+            before.close()
+        raw = socket.socket(fileno=descriptors[0])
+        try:
+            _configure(raw, device)
+        except OSError as error:
+            logger.warning("the socket for router advertisements on %s is of no use: %s", device, error)
+            raw.close()
+            return
+        self._sockets[device] = raw
+        loop.add_reader(raw, self._solicited, device)
+        self._advertise(device)
+
+    def _solicited(self, device: str) -> None:
+        self._sockets[device].recv(1500)
+        self._advertise(device)
+
+    def _advertise(self, device: str) -> None:
+        if device in self._sockets and device in self._leases:
+            try:
+                self._sockets[device].sendto(advertisement(self._leases[device]), (_ALL_NODES, 0))
+            except OSError as error:  # the bridge has no address yet; the guest will ask again
+                logger.info("no router advertisement on %s yet: %s", device, error)
+
+    async def _repeat(self) -> None:
+        while True:
+            await asyncio.sleep(_PERIOD)
+            for device in self._leases:
+                self._advertise(device)
+
+
+def _configure(raw: socket.socket, device: str) -> None:
+    index = struct.pack("@I", socket.if_nametoindex(device))
+    unwanted = [0xFFFFFFFF] * 8
+    unwanted[_SOLICITATION // 32] ^= 1 << _SOLICITATION % 32
+    raw.setblocking(False)
+    raw.setsockopt(socket.IPPROTO_ICMPV6, _FILTER, struct.pack("@8I", *unwanted))
+    raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, _HOPS)
+    raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
+    raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
+    group = socket.inet_pton(socket.AF_INET6, _ALL_ROUTERS)
+    raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group + index)

@@ -1,4 +1,4 @@
-"""The launcher's connection to libvirt, which outlives the daemon.
+"""The launcher's connection to libvirt, which outlives the daemon, and the way over it to the one domain.
 
 libvirt's calls block and its events need a loop of their own: calls run on a few threads, the event loop on another
 one, and what the events say is handed over to asyncio. When the daemon dies, the connection is opened again.
@@ -10,16 +10,16 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
 import libvirt
 import msgspec
 
-from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.failure import Failure, explained
 from virtfleet.protocol.messages import Event
 from virtfleet.work import tasks
 
@@ -31,6 +31,7 @@ _MOST_LOST = 8  # of them, to calls that do not come back
 LIMIT = 45.0  # seconds that a call has; libvirt itself gives up waiting for another call after 30
 _RETRY = 0.02
 _PATIENCE = 30.0
+_UNKNOWN_WAY = (libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_OPERATION_UNSUPPORTED)
 _KEEPALIVE = (5, 3)  # seconds between questions, and how many may stay unanswered
 
 # Events that carry a meaning of their own; the others only say that something is different now.
@@ -179,6 +180,58 @@ class Connection:
         event = event_of(number, kind, arguments[:-1])  # the last one is ours, and None
         with suppress(RuntimeError):  # the loop has ended, and with it whoever wanted to know
             self._loop.call_soon_threadsafe(self._changed, event)
+
+
+class Domain:
+    """A domain by its name, whether it is defined yet or not. libvirt's errors come back as failures for people."""
+
+    def __init__(self, name: str, connection: Connection) -> None:
+        self.name = name
+        self._connection = connection
+
+    async def run(self, call: Callable[[libvirt.virConnect], T], *, limit: float = LIMIT) -> T:
+        """A call that needs more than the domain."""
+        with _explained():
+            return await self._connection.run(call, limit=limit)
+
+    async def __call__(self, call: Callable[[libvirt.virDomain], T]) -> T:
+        """A call to the domain."""
+        return await self.run(lambda connection: call(connection.lookupByName(self.name)))
+
+    async def ask_guest(self, call: Callable[[libvirt.virDomain], T], *, limit: float, urgent: bool = False) -> T:
+        """A call that the guest's agent has to answer."""
+        with _explained():
+            return await self._connection.ask_guest(
+                lambda connection: call(connection.lookupByName(self.name)), limit=limit, urgent=urgent
+            )
+
+    async def stats(self) -> dict[str, int | float | str | bool]:
+        """What it has used so far, under libvirt's own names."""
+
+        def collect(connection: libvirt.virConnect) -> dict[str, int | float | str | bool]:
+            ((_, values),) = connection.domainListGetStats([connection.lookupByName(self.name)])
+            return dict(values)
+
+        return await self.run(collect)
+
+
+def in_a_known_way(call: Callable[[int], object], ways: Sequence[int]) -> None:
+    """A call with the first of these flags that the driver knows."""
+    for way in ways:
+        try:
+            call(way)
+            return
+        except libvirt.libvirtError as error:
+            if way == ways[-1] or error.get_error_code() not in _UNKNOWN_WAY:
+                raise
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except libvirt.libvirtError as error:
+        raise Failure(f"libvirt: {explained(error.get_error_message())}") from error
 
 
 def event_of(number: int, kind: str, arguments: tuple[object, ...]) -> Event | None:

@@ -29,7 +29,7 @@ from virtfleet.hypervisors.base import Descriptor, Events, Hypervisor
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.guestnet.network import Network
 from virtfleet.launcher.libvirtd import host
-from virtfleet.launcher.libvirtd.connection import Connection, ask_vmm
+from virtfleet.launcher.libvirtd.connection import Connection, Domain, ask_vmm, in_a_known_way
 from virtfleet.launcher.node import emulators
 from virtfleet.launcher.server import Handlers, Updates
 from virtfleet.launcher.sharing import neighbours
@@ -37,7 +37,6 @@ from virtfleet.launcher.storage import disks
 from virtfleet.launcher.vm import abi, live, metrics, states
 from virtfleet.launcher.vm.console import Console
 from virtfleet.launcher.vm.credentials import Credentials
-from virtfleet.launcher.vm.domain import Domain, in_a_known_way
 from virtfleet.launcher.vm.hooks import Hooks
 from virtfleet.launcher.vm.metrics import Metric
 from virtfleet.launcher.vm.moves import Arrival, Departures

@@ -21,9 +21,8 @@ from virtfleet.hypervisors.migration import Look
 from virtfleet.launcher.channels import ROUTE
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.guestnet.announcement import announce
-from virtfleet.launcher.libvirtd.connection import Connection
+from virtfleet.launcher.libvirtd.connection import Connection, Domain
 from virtfleet.launcher.libvirtd.migration import Departure, carried, land, shown
-from virtfleet.launcher.vm.domain import Domain
 from virtfleet.protocol import messages as m
 from virtfleet.work import tasks
 

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import libvirt
 
 from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.libvirtd.connection import Domain, in_a_known_way
 from virtfleet.launcher.server import Handlers
 from virtfleet.launcher.vm import agent
-from virtfleet.launcher.vm.domain import Domain, in_a_known_way
 from virtfleet.protocol import messages as m
 from virtfleet.work import tasks
 
