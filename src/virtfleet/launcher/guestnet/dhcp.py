@@ -7,13 +7,12 @@ by the handler itself, because a handler that restarts must not keep a guest fro
 from __future__ import annotations
 
 import ipaddress
-import socket
 import struct
 from collections.abc import Iterable
 
 from virtfleet.protocol.messages import Lease
 
-_SERVER_PORT = 67
+PORT = 67
 EVERYBODY = ("255.255.255.255", 68)
 """Who hears an answer: the client may have no address yet, and there is nobody else on the wire."""
 _COOKIE = b"\x63\x82\x53\x63"
@@ -128,13 +127,3 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def listen(lease: Lease) -> socket.socket:
-    """Where clients on the lease's device ask."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, lease.device.encode())
-    sock.bind(("", _SERVER_PORT))
-    return sock

@@ -12,7 +12,9 @@ import ipaddress
 import logging
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 from virtfleet.launcher.guestnet import dhcp, dhcp6
 from virtfleet.launcher.guestnet.rawsocket import ADDRESS
@@ -22,6 +24,7 @@ from virtfleet.work import tasks
 logger = logging.getLogger(__name__)
 
 _LONGEST = 1 << 16
+_DISCARD = 9  # the port of which nobody expects an answer
 _SOLICITATION, _ADVERTISEMENT = 133, 134
 _MANAGED_AND_MORE = 0xC0  # address and everything else are to be had by DHCPv6
 _LIFETIME = 9000  # seconds; the longest there is
@@ -51,8 +54,7 @@ class Network:
                 self._end(key)
         for key, lease in wanted.items():
             if key not in self._servers:
-                server = dhcp.listen(lease) if isinstance(lease, Lease) else dhcp6.listen(lease)
-                server.setblocking(False)
+                server = _listening(lease)
                 asyncio.get_running_loop().add_reader(server, _answer, server, lease)
                 self._servers[key] = (lease, server)
         self._routers.serve(node.leases6)
@@ -66,6 +68,23 @@ class Network:
         _, server = self._servers.pop(key)
         asyncio.get_running_loop().remove_reader(server)
         server.close()
+
+
+def _listening(lease: Lease | Lease6) -> socket.socket:
+    """Where clients on the lease's device ask."""
+    server = socket.socket(socket.AF_INET if isinstance(lease, Lease) else socket.AF_INET6, socket.SOCK_DGRAM)
+    server.setblocking(False)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, lease.device.encode())
+    if isinstance(lease, Lease):
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        server.bind(("", dhcp.PORT))
+    else:
+        server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        index = struct.pack("@I", socket.if_nametoindex(lease.device))
+        server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, dhcp6.ALL_SERVERS + index)
+        server.bind(("::", dhcp6.PORT))
+    return server
 
 
 def _answer(server: socket.socket, lease: Lease | Lease6) -> None:
@@ -176,3 +195,24 @@ def _configure(raw: socket.socket, device: str) -> None:
     raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
     group = socket.inet_pton(socket.AF_INET6, _ALL_ROUTERS)
     raw.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group + index)
+
+
+def announce() -> None:
+    """A guest behind its Pod's address has come: a word to the Pod's routers tells the network where that is now.
+
+    An unprivileged process may say one; the kernel looks for them first. A guest that has the Pod's place itself is
+    announced by its hypervisor.
+    """
+    with suppress(OSError):
+        for router in routers(Path("/proc/net/route").read_text()):
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as speaker, suppress(OSError):
+                speaker.setblocking(False)
+                speaker.sendto(b"", (router, _DISCARD))
+
+
+def routers(table: str) -> Iterator[str]:
+    """The gateways of the default routes in the kernel's own table."""
+    for line in table.splitlines()[1:]:
+        _, destination, gateway, *_ = line.split()
+        if int(destination, 16) == 0 and int(gateway, 16):
+            yield socket.inet_ntoa(struct.pack("<I", int(gateway, 16)))

@@ -164,7 +164,7 @@ class Device:
     def _place(self, data: bytes, fds: list[int]) -> None:
         number, _, descriptors, used, available, _ = _ADDRESSES.unpack(data)
         queue = self._queue(number)
-        queue.lies_at(descriptors, used, available)
+        queue.addresses = (descriptors, used, available)
         queue.begin(self._memory)
 
     def _set_next(self, data: bytes, fds: list[int]) -> None:

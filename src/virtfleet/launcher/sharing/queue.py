@@ -95,12 +95,10 @@ class Queue:
         self.next = 0
         self.enabled = False
         self.kick = self.call = -1
-        self._addresses = (0, 0, 0)
+        self.addresses = (0, 0, 0)
+        """Of its three parts, as the hypervisor has them: descriptors, what is used, what is available."""
         self._memory = GuestMemory()
         self._descriptors = self._available = self._used = self._done = memoryview(b"")
-
-    def lies_at(self, descriptors: int, used: int, available: int) -> None:
-        self._addresses = (descriptors, used, available)
 
     def resize(self, size: int) -> None:
         if not 0 < size <= LARGEST_QUEUE or size & (size - 1):
@@ -109,7 +107,7 @@ class Queue:
 
     def begin(self, memory: GuestMemory) -> None:
         """Find the ring in the guest's memory, also when that was mapped anew."""
-        descriptors, used, available = self._addresses
+        descriptors, used, available = self.addresses
         self._memory = memory
         self._descriptors = memory.ring(descriptors, 16 * self.size)
         self._available = memory.ring(available, 4 + 2 * self.size).cast("H")

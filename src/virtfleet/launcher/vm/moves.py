@@ -20,7 +20,7 @@ from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.hypervisors.migration import Look
 from virtfleet.launcher.channels import ROUTE
 from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.guestnet.announcement import announce
+from virtfleet.launcher.guestnet.network import announce
 from virtfleet.launcher.libvirtd.connection import Connection, Domain
 from virtfleet.launcher.libvirtd.migration import Departure, carried, land, shown
 from virtfleet.protocol import messages as m
