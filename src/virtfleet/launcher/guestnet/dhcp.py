@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 
 from virtfleet.protocol.messages import Lease
 
@@ -51,7 +52,9 @@ def reply(lease: Lease, packet: bytes) -> bytes | None:
     if message != _INFORM and answer != _NAK:
         options.append((51, struct.pack("!I", _FOREVER)))
     given = bytes(4) if answer == _NAK or message == _INFORM else own
-    boot = _packed(lease.tftp_server) if _is_address(lease.tftp_server) else ours
+    boot = ours
+    with suppress(ValueError):  # it may be a name
+        boot = _packed(lease.tftp_server)
     header = _HEADER.pack(2, 1, 6, 0, transaction, 0, flags, client, given, boot, bytes(4), address, _COOKIE)
     return header + b"".join(_encoded(options)) + b"\xff"
 
@@ -119,11 +122,3 @@ def domain_name(name: str) -> bytes:
 
 def _packed(address: str) -> bytes:
     return ipaddress.IPv4Address(address).packed
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.IPv4Address(text)
-    except ValueError:
-        return False
-    return True

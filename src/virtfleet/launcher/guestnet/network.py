@@ -12,7 +12,7 @@ import ipaddress
 import logging
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,38 +36,83 @@ _FILTER = 1  # ICMP6_FILTER: a bit for each type that is not wanted
 
 
 class Network:
-    """Everything that tells the guest, for as long as it lives: one server for each lease, and the routers."""
+    """Everything that tells the guest, for as long as it lives: one server for each lease, and the routers.
+
+    The guest sees a router on each device whose socket has come and whose lease is known.
+    """
 
     def __init__(self) -> None:
         self._servers: dict[tuple[object, str], tuple[Lease | Lease6, socket.socket]] = {}
-        self._routers = Routers()
+        self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._routers: dict[str, socket.socket] = {}
+        self._repeating = tasks.Owned()
 
     def start(self) -> None:
-        self._routers.start()
+        """Take sockets for advertisements from now on."""
+        self._channel.bind(ADDRESS)
+        asyncio.get_running_loop().add_reader(self._channel, self._take)
+        self._repeating.add(tasks.keep(self._repeat, "router advertisements"))
 
     def serve(self, node: NodeFacts) -> None:
         """Tell exactly what the handler decided. Asked again with the same, it changes nothing."""
         leases: list[Lease | Lease6] = [*node.leases, *node.leases6]
         wanted: dict[tuple[object, str], Lease | Lease6] = {(type(lease), lease.device): lease for lease in leases}
-        for key, (lease, _) in list(self._servers.items()):
+        for key, (lease, server) in list(self._servers.items()):
             if wanted.get(key) != lease:
-                self._end(key)
+                _end(server)
+                del self._servers[key]
         for key, lease in wanted.items():
             if key not in self._servers:
                 server = _listening(lease)
                 asyncio.get_running_loop().add_reader(server, _answer, server, lease)
                 self._servers[key] = (lease, server)
-        self._routers.serve(node.leases6)
+                self._advertise(lease.device)
 
     def close(self) -> None:
-        for key in list(self._servers):
-            self._end(key)
-        self._routers.close()
+        self._repeating.cancel()
+        for open_socket in (self._channel, *self._routers.values(), *(server for _, server in self._servers.values())):
+            _end(open_socket)
 
-    def _end(self, key: tuple[object, str]) -> None:
-        _, server = self._servers.pop(key)
-        asyncio.get_running_loop().remove_reader(server)
-        server.close()
+    def _take(self) -> None:
+        name, descriptors, _, _ = socket.recv_fds(self._channel, 64, 1)
+        if not descriptors:
+            return
+        device = name.decode()
+        if before := self._routers.pop(device, None):
+            _end(before)
+        raw = socket.socket(fileno=descriptors[0])
+        try:
+            _configure(raw, device)
+        except OSError as error:
+            logger.warning("the socket for router advertisements on %s is of no use: %s", device, error)
+            raw.close()
+            return
+        self._routers[device] = raw
+        asyncio.get_running_loop().add_reader(raw, self._solicited, device)
+        self._advertise(device)
+
+    def _solicited(self, device: str) -> None:
+        self._routers[device].recv(1500)
+        self._advertise(device)
+
+    def _advertise(self, device: str) -> None:
+        lease, _ = self._servers.get((Lease6, device), (None, None))
+        if device in self._routers and isinstance(lease, Lease6):
+            try:
+                self._routers[device].sendto(advertisement(lease), (_ALL_NODES, 0))
+            except OSError as error:  # the bridge has no address yet; the guest will ask again
+                logger.info("no router advertisement on %s yet: %s", device, error)
+
+    async def _repeat(self) -> None:
+        while True:
+            await asyncio.sleep(_PERIOD)
+            for device in self._routers:
+                self._advertise(device)
+
+
+def _end(open_socket: socket.socket) -> None:
+    asyncio.get_running_loop().remove_reader(open_socket)
+    open_socket.close()
 
 
 def _listening(lease: Lease | Lease6) -> socket.socket:
@@ -116,72 +161,6 @@ def advertisement(lease: Lease6) -> bytes:
         packet += struct.pack("!BBHI", 25, 1 + 2 * len(lease.dns), 0, _LIFETIME)
         packet += b"".join(ipaddress.IPv6Address(server).packed for server in lease.dns)
     return packet
-
-
-class Routers:
-    """The routers that the guest sees, one for each device whose socket has come and whose lease is known."""
-
-    def __init__(self) -> None:
-        self._channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._sockets: dict[str, socket.socket] = {}
-        self._leases: dict[str, Lease6] = {}
-        self._repeating = tasks.Owned()
-
-    def start(self) -> None:
-        """Take sockets from now on."""
-        self._channel.bind(ADDRESS)
-        asyncio.get_running_loop().add_reader(self._channel, self._take)
-        self._repeating.add(tasks.keep(self._repeat, "router advertisements"))
-
-    def serve(self, leases: Iterable[Lease6]) -> None:
-        """Advertise for exactly these leases."""
-        before, self._leases = self._leases, {lease.device: lease for lease in leases}
-        for device, lease in self._leases.items():
-            if before.get(device) != lease:
-                self._advertise(device)
-
-    def close(self) -> None:
-        self._repeating.cancel()
-        loop = asyncio.get_running_loop()
-        for open_socket in (self._channel, *self._sockets.values()):
-            loop.remove_reader(open_socket)
-            open_socket.close()
-
-    def _take(self) -> None:
-        name, descriptors, _, _ = socket.recv_fds(self._channel, 64, 1)
-        if not descriptors:
-            return
-        device, loop = name.decode(), asyncio.get_running_loop()
-        if before := self._sockets.pop(device, None):
-            loop.remove_reader(before)
-            before.close()
-        raw = socket.socket(fileno=descriptors[0])
-        try:
-            _configure(raw, device)
-        except OSError as error:
-            logger.warning("the socket for router advertisements on %s is of no use: %s", device, error)
-            raw.close()
-            return
-        self._sockets[device] = raw
-        loop.add_reader(raw, self._solicited, device)
-        self._advertise(device)
-
-    def _solicited(self, device: str) -> None:
-        self._sockets[device].recv(1500)
-        self._advertise(device)
-
-    def _advertise(self, device: str) -> None:
-        if device in self._sockets and device in self._leases:
-            try:
-                self._sockets[device].sendto(advertisement(self._leases[device]), (_ALL_NODES, 0))
-            except OSError as error:  # the bridge has no address yet; the guest will ask again
-                logger.info("no router advertisement on %s yet: %s", device, error)
-
-    async def _repeat(self) -> None:
-        while True:
-            await asyncio.sleep(_PERIOD)
-            for device in self._leases:
-                self._advertise(device)
 
 
 def _configure(raw: socket.socket, device: str) -> None:
