@@ -21,9 +21,8 @@ from virtfleet.launcher.failure import leave_word
 from virtfleet.launcher.libvirtd.daemons import Daemons, plan_for
 from virtfleet.launcher.server import Server, Updates
 from virtfleet.launcher.sharing import neighbours
-from virtfleet.launcher.vm import states
+from virtfleet.launcher.vm import outliving, states
 from virtfleet.launcher.vm.guest import Guest
-from virtfleet.launcher.vm.outliving import Outliving
 from virtfleet.protocol.messages import CHANNELS_SOCKET, COMMAND_SOCKET, Shutdown, Status
 from virtfleet.work import tasks
 
@@ -81,9 +80,8 @@ async def launch(wanted: Options) -> int:
     """Run until the domain has ended; the answer is the exit code."""
     hypervisor = registry.get(wanted.hypervisor)
     plan = plan_for(hypervisor, log_filters=wanted.libvirt_log_filters)
-    outliving = Outliving(hypervisor.descriptor.outliving, f"{wanted.namespace}_{wanted.name}")
-    updates = Updates()
-    guest = Guest(outliving.name, wanted.uid, hypervisor, plan.uri, updates, wanted.hook_sidecars)
+    name, updates = f"{wanted.namespace}_{wanted.name}", Updates()
+    guest = Guest(name, wanted.uid, hypervisor, plan.uri, updates, wanted.hook_sidecars)
     daemons = Daemons(plan)
     server = Server(Path(COMMAND_SOCKET), guest.handlers(), updates, vmi=wanted.uid)
     daemon = plan.uri.partition("socket=")[2]
@@ -93,25 +91,24 @@ async def launch(wanted: Options) -> int:
         loop.add_signal_handler(number, lambda: tasks.start(guest.shutdown(Shutdown()), "shutdown by signal"))
     _link_kept(os.environ.get(paths.KEPT, ""), hypervisor.descriptor.scheme)
     daemons.lay_out()
-    await outliving.begin()
-    daemons.start()
-    guest.start()
-    channels.start()
-    await server.start()
-    try:
-        await guest.ended.wait()
-        if updates.latest.state.reason == Status.CRASHED:
-            logger.error("the hypervisor has died; its last words: %s", daemons.last_words())
-        state = msgspec.json.encode(updates.latest.state).decode()
-        logger.info("ended: %s", state)
-        leave_word(state)
-    finally:
-        await server.close()
-        await channels.close()
-        await guest.close()
-        await daemons.stop()
-        neighbours.say_goodbye()
-        await outliving.end()
+    async with outliving.held(hypervisor.descriptor.outliving, name):
+        daemons.start()
+        guest.start()
+        channels.start()
+        await server.start()
+        try:
+            await guest.ended.wait()
+            if updates.latest.state.reason == Status.CRASHED:
+                logger.error("the hypervisor has died; its last words: %s", daemons.last_words())
+            state = msgspec.json.encode(updates.latest.state).decode()
+            logger.info("ended: %s", state)
+            leave_word(state)
+        finally:
+            await server.close()
+            await channels.close()
+            await guest.close()
+            await daemons.stop()
+            neighbours.say_goodbye()
     return states.exit_code(updates.latest.state)
 
 
