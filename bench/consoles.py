@@ -35,6 +35,7 @@ from bench.report import Figure
 from virtfleet.api.subresources import GROUP, PROTOCOL
 from virtfleet.gateway.__main__ import serve
 from virtfleet.handler.access.api import CONSOLE, Access
+from virtfleet.handler.access.vsock import Vsock
 from virtfleet.handler.pods.files import VOLUMES
 from virtfleet.handler.vms.instances import decode_instance
 from virtfleet.kube import certificates, component
@@ -136,7 +137,7 @@ async def virt_handler(place: Path, port: int, told: Connection) -> None:
         instance = decode_instance(orjson.dumps({"metadata": _meta(name, "default")}))
         running[f"default/{name}"] = instance, SimpleNamespace(record=SimpleNamespace(pod=name), launcher=launcher)
     vms: Any = SimpleNamespace(running=running.get)
-    access = Access(vms, SimpleNamespace(), place / "pods", caller=GATEWAY, unready=lambda: "")  # type: ignore[arg-type]
+    access = Access(vms, SimpleNamespace(), place / "pods", Vsock(lambda: None), caller=GATEWAY, unready=lambda: "")  # type: ignore[arg-type]
     options = _options(place / "virt-handler", port)
     await component.serve(options, access.routes(), clients=component.own_authority)
 

@@ -17,15 +17,16 @@ import msgspec
 import orjson
 
 import virtfleet
-from virtfleet.api import duration, names
+from virtfleet.api import names, times
 from virtfleet.api.configuration import (
     ArchSpecificConfiguration,
-    DashboardConfiguration,
     KubeVirtConfiguration,
     LogVerbosity,
     NetworkConfiguration,
+    SMBiosConfiguration,
 )
 from virtfleet.api.feature_gates import FeatureGates
+from virtfleet.api.meta import ContainerResources
 from virtfleet.api.migration import MigrationConfiguration
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.view import read
@@ -67,12 +68,7 @@ _MIGRATIONS = MigrationConfiguration(
 _FIRMWARE_SPEAKS = 5  # verbosity of launchers above which the firmware's messages are kept too
 
 # Names of the service accounts whose requests are VirtFleet's own.
-_COMPONENTS = (
-    "kubevirt-apiserver",
-    "kubevirt-controller",
-    "kubevirt-handler",
-    "kubevirt-synchronization-controller",
-)
+_COMPONENTS = ("kubevirt-apiserver", "kubevirt-controller", "kubevirt-handler", "kubevirt-synchronization-controller")
 
 
 @dataclass(frozen=True)
@@ -212,11 +208,6 @@ class Installation:
         overlap = strategy.get("caOverlapInterval") if kind == "ca" else None
         return lifetime, _time(settings.get("renewBefore") or overlap) or lifetime / _EARLY
 
-    @property
-    def dashboard(self) -> DashboardConfiguration | None:
-        """How the dashboard is to be; None: there is none."""
-        return self.configuration.dashboard
-
     # -- Pools and hypervisors
 
     @cached_property
@@ -276,10 +267,6 @@ class Installation:
     def eviction_strategy(self) -> str:
         return self.configuration.eviction_strategy or "None"
 
-    def evicted_by(self, chosen: str) -> str:
-        """The eviction strategy of a VMI, by what it has chosen itself."""
-        return chosen or self.eviction_strategy
-
     @cached_property
     def _network(self) -> NetworkConfiguration:
         return self.configuration.network or NetworkConfiguration()
@@ -294,8 +281,7 @@ class Installation:
         """Socket of the quote generation service for TDX attestation."""
         # An empty path means none; the view cannot tell it from one that is not given.
         compute = (self.spec.get("configuration") or {}).get("confidentialCompute") or {}
-        attestation = (compute.get("tdx") or {}).get("attestation") or {}
-        path = attestation.get("qgsSocketPath")
+        path = ((compute.get("tdx") or {}).get("attestation") or {}).get("qgsSocketPath")
         return _QGS_SOCKET if path is None else path
 
     # -- What VMs may do
@@ -353,13 +339,9 @@ class Installation:
 
     # -- Launcher Pods
 
-    @property
-    def launcher_pull_policy(self) -> str:
-        return self.configuration.image_pull_policy or self.spec.get("imagePullPolicy") or ""
-
     def pulled(self, image: str) -> dict[str, str]:
         """What a container of a launcher Pod, or of one that helps it, says of its image."""
-        policy = self.launcher_pull_policy
+        policy = self.configuration.image_pull_policy or self.spec.get("imagePullPolicy")
         return {"image": image, **({"imagePullPolicy": policy} if policy else {})}
 
     @property
@@ -390,10 +372,8 @@ class Installation:
 
     def support_resources(self, kind: str) -> dict[str, dict[str, str]]:
         """What an administrator chose for containers beside launchers of a kind: their requests and limits."""
-        chosen = [each.resources for each in self.configuration.support_container_resources if each.type == kind]
-        found = next((resources for resources in chosen if resources), None)
-        if found is None:
-            return {}
+        chosen = (each.resources for each in self.configuration.support_container_resources if each.type == kind)
+        found = next(filter(None, chosen), None) or ContainerResources()
         amounts = {"requests": found.requests, "limits": found.limits}
         return {what: {name: str(Quantity.parse(a)) for name, a in each.items()} for what, each in amounts.items()}
 
@@ -436,20 +416,12 @@ class Installation:
 
     @cached_property
     def _smbios(self) -> Smbios:
-        default, wanted = _DOMAIN.smbios, self.configuration.smbios
-        if not wanted:
-            return default
-        return Smbios(
-            manufacturer=wanted.manufacturer or default.manufacturer,
-            family=wanted.family or default.family,
-            product=wanted.product or default.product,
-            sku=wanted.sku,
-            version=wanted.version,
-        )
+        said = msgspec.structs.asdict(self.configuration.smbios or SMBiosConfiguration())
+        return Smbios(**{name: value for name, value in said.items() if value})
 
 
 def _time(text: str | None) -> timedelta | None:
-    seconds = duration.seconds(text) if text else None
+    seconds = times.duration(text) if text else None
     return timedelta(seconds=seconds) if seconds else None
 
 

@@ -37,12 +37,10 @@ from virtfleet.local.apiserver.rights.tokens import ServiceAccountTokens, Signin
 from virtfleet.local.apiserver.serving.discovery import Discovery
 from virtfleet.local.apiserver.serving.http import Server
 from virtfleet.local.directory import Settings
-from virtfleet.local.node import logfiles, mounts
+from virtfleet.local.node import mounts, nodeproxy, server
 from virtfleet.local.node.agent import Agent
 from virtfleet.local.node.layout import Layout
-from virtfleet.local.node.metrics import NODE_METRICS, POD_METRICS, Metrics
 from virtfleet.local.node.network import ClusterNetwork
-from virtfleet.local.node.nodeproxy import NodeProxy
 from virtfleet.local.node.teardown import tear_down
 from virtfleet.local.nodesfile import NodeSpec
 
@@ -108,7 +106,7 @@ class NodeCluster:
         self.agents: dict[str, Agent] = {}
         self.processes: list[subprocess.Popen[bytes]] = []
         self._server: Server | None = None
-        self._proxy: NodeProxy | None = None
+        self._proxy: nodeproxy.NodeProxy | None = None
 
     def layout(self, node: str = "n1") -> Layout:
         return Layout(self.directory, self.network.cluster, node)
@@ -138,10 +136,10 @@ class NodeCluster:
         nodes = [NodeSpec("n1"), NodeSpec("n2")]
         self._server = Server(self.operations, self.kinds, _everyone, lambda _: True)
         self._server.documents = Discovery(self.kinds).handler
-        self._proxy = NodeProxy(self.api, self.directory, self.network.cluster)
-        self._server.connectors |= self._proxy.connectors() | Metrics(self.api, self._proxy.usage).connectors()
-        self.kinds.add(POD_METRICS)
-        self.kinds.add(NODE_METRICS)
+        self._proxy = nodeproxy.NodeProxy(self.api, self.directory, self.network.cluster)
+        self._server.connectors |= self._proxy.connectors()
+        for kind in nodeproxy.KINDS:
+            self.kinds.add(kind)
         (port,) = await self._server.start([("127.0.0.1", 0)])
         settings = Settings(self.network.cluster, port, str(self.network.pods), str(self.network.services), nodes)
         directory.save(self.directory, settings)
@@ -266,7 +264,7 @@ class NodeCluster:
     def log(self, name: str, container: str = "c", attempt: int = 0, node: str = "n1") -> str:
         """What a container has written, without times."""
         found = list(self.layout(node).logs.glob(f"default_{name}_*/{container}/{attempt}.log"))
-        entries = [logfiles.parse(raw) for raw in found[0].read_bytes().splitlines()] if found else []
+        entries = [server.parse(raw) for raw in found[0].read_bytes().splitlines()] if found else []
         return b"".join(entry.render(False) for entry in entries if entry).decode().rstrip("\n")
 
     async def output(self, name: str, script: str, **more: Any) -> str:

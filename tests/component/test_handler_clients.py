@@ -14,6 +14,7 @@ import pytest
 from handler_launcher import SOCKET, FakeLauncher, launcher
 from kube_fixtures import eventually
 
+from virtfleet.handler.pods import launchers
 from virtfleet.handler.pods.launchers import Launcher, Presence, Unresponsive
 from virtfleet.handler.vms.records import VmRecord, VmRecords
 from virtfleet.protocol.client import Refused
@@ -85,15 +86,18 @@ async def test_a_killed_launcher_is_gone(pod: Path) -> None:
         assert not view.state.status.ended
 
 
-async def test_without_a_pod_the_launcher_is_gone_at_once_and_without_a_socket_after_a_while(pod: Path) -> None:
+async def test_without_a_pod_the_launcher_is_gone_at_once_and_without_a_socket_after_a_while(
+    pod: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with following(pod / "nowhere") as (view, _):
         await eventually(lambda: view.presence is Presence.GONE)
-    async with following(pod, never_came=0.1) as (view, _):
+    monkeypatch.setattr(launchers, "NEVER_CAME", 0.1)
+    async with following(pod) as (view, _):
         await eventually(lambda: view.presence is Presence.GONE)
 
 
 async def test_requests_are_answered_refused_or_not_heard(pod: Path) -> None:
-    async with following(pod, answer=0.2) as (view, _):
+    async with following(pod) as (view, _):
         with pytest.raises(Unresponsive, match="not connected"):
             await view.call(Sync())
         async with launcher(pod) as real:
@@ -112,7 +116,8 @@ async def test_a_launcher_that_hangs_is_unresponsive(pod: Path, monkeypatch: pyt
         raise AssertionError
 
     monkeypatch.setattr(FakeLauncher, "_sync", hang)
-    async with launcher(pod), following(pod, answer=0.1) as (view, _):
+    monkeypatch.setattr(launchers, "ANSWER", 0.1)
+    async with launcher(pod), following(pod) as (view, _):
         await eventually(lambda: view.presence is Presence.HERE)
         with pytest.raises(Unresponsive, match="did not answer"):
             await view.call(Sync())

@@ -11,13 +11,19 @@ import pytest
 from kube_fixtures import eventually
 
 from virtfleet.handler.devices import host as hostdevices
+from virtfleet.handler.devices import plugin
 from virtfleet.handler.devices.host import Source, Unit
-from virtfleet.handler.devices.plugins import Devices
+from virtfleet.handler.devices.plugin import Devices
 from virtfleet.local.node import devices
 from virtfleet.local.node.devices import AdmissionRefused
 from virtfleet.local.node.devices import Devices as Kubelet
 
 TUN = "devices.kubevirt.io/tun"
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "LOOK", 0.02)
 
 
 @asynccontextmanager
@@ -38,7 +44,7 @@ async def plugins(place: Path, *more: Source) -> AsyncIterator[Devices]:
     def sources() -> list[Source]:
         return [*hostdevices.shared(place, 2, lambda _: True), *more]
 
-    devices = Devices(place / "plugins", sources, lambda: None, look=0.02)
+    devices = Devices(place / "plugins", sources, lambda: None)
     task = asyncio.create_task(devices.run())
     try:
         yield devices

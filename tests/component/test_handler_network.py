@@ -75,7 +75,7 @@ def vmi(binding: str = "masquerade", **interface: Any) -> VMI:
 
 
 async def set_up(tmp_path: Path, pod: Namespace, wanted: VMI) -> Wired:
-    (found,) = await Networks(tmp_path / "memory").set_up("pod-uid", pod.process, wanted)
+    (found,) = await Networks(tmp_path / "memory").set_up(pod.process, wanted)
     return found
 
 
@@ -185,7 +185,7 @@ async def test_a_network_that_the_pod_does_not_have_is_named(tmp_path: Path, pod
 async def test_what_was_set_up_is_known_without_the_pod_and_can_be_forgotten(tmp_path: Path, pod: Namespace) -> None:
     networks = Networks(tmp_path)
     assert networks.known("pod-uid", pod.process, vmi()) == []
-    (found,) = await networks.set_up("pod-uid", pod.process, vmi())
+    (found,) = await networks.set_up(pod.process, vmi())
     assert [w.addresses for w in networks.known("pod-uid", pod.process, vmi())] == [found.addresses]
     networks.forget("pod-uid")
     assert networks.known("pod-uid", pod.process, vmi()) == []
@@ -211,7 +211,7 @@ async def test_an_interface_comes_to_a_pod_and_is_given_back(
 
     networks, here = Networks(tmp_path / "memory"), wanted(bridge={})
     link = pod_interface("more")
-    [first] = await networks.set_up("pod-uid", pod.process, vmi())
+    [first] = await networks.set_up(pod.process, vmi())
     before = pod.links()
     assert arrived(pod.process, here) == []
     for _ in range(2):
@@ -222,12 +222,12 @@ async def test_an_interface_comes_to_a_pod_and_is_given_back(
         pod.ip(f"link set dev {link} up", f"addr add 10.7.0.2/24 dev {link}")
         assert arrived(pod.process, here) == ["more"]
         for _ in range(2):  # as after a restart
-            _, more = await networks.set_up("pod-uid", pod.process, here, ["more"])
+            _, more = await networks.set_up(pod.process, here, ["more"])
         assert more.mac == "02:00:00:00:00:07" and more.lease and more.lease.address == "10.7.0.2/24"
         assert networks.known("pod-uid", pod.process, here) == [first, more]
         going = wanted(bridge={}, state="absent")
-        assert await networks.take_down("pod-uid", pod.process, going, [more.mac]) == ["more"], "the guest has it"
-        assert await networks.take_down("pod-uid", pod.process, going, []) == []
+        assert await networks.take_down(pod.process, going, [more.mac]) == ["more"], "the guest has it"
+        assert await networks.take_down(pod.process, going, []) == []
         assert networks.known("pod-uid", pod.process, going) == [first]
         shown = json.loads(pod.show("-json", "addr", "show", "dev", link))[0]
         assert shown["address"] == "02:00:00:00:00:07" and shown["addr_info"][0]["local"] == "10.7.0.2"

@@ -13,6 +13,7 @@ from kube_fixtures import ScriptedServer, eventually, status_answer
 
 import virtfleet
 from virtfleet.api import names
+from virtfleet.handler.node import heartbeat as heartbeats
 from virtfleet.handler.node import labeller as labeller_module
 from virtfleet.handler.node.heartbeat import Heartbeat
 from virtfleet.handler.node.labeller import SKIP, Labeller
@@ -82,18 +83,20 @@ async def test_the_node_waits_for_its_devices_and_hears_of_changes(
 
 
 async def test_a_node_without_its_devices_says_so_when_patience_is_over(
-    server: ScriptedServer, api: Client, tmp_path: Path
+    server: ScriptedServer, api: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with beating(Heartbeat(api, "n1", lambda: False, tmp_path / "none", patience=0.05)):
+    monkeypatch.setattr(heartbeats, "PATIENCE", 0.05)
+    async with beating(Heartbeat(api, "n1", lambda: False, tmp_path / "none")):
         await eventually(lambda: names.HANDLER_HEARTBEAT in node(server)["annotations"])
         assert schedulable(server) == "false"
 
 
 async def test_signs_of_life_are_repeated_and_survive_a_server_that_is_away(
-    server: ScriptedServer, api: Client, tmp_path: Path
+    server: ScriptedServer, api: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(heartbeats, "PERIOD", (0.01, 0.02))
     server.next("PATCH", "/nodes/n1", status_answer(ApiError("InternalError", "away")), times=2)
-    async with beating(Heartbeat(api, "n1", lambda: True, tmp_path / "none", period=(0.01, 0.02))):
+    async with beating(Heartbeat(api, "n1", lambda: True, tmp_path / "none")):
         await eventually(lambda: server.count("PATCH", "/nodes/n1") > 6 and schedulable(server) == "true")
 
 

@@ -187,7 +187,7 @@ async def test_no_vm_comes_to_a_node_that_is_not_on_the_network_of_migrations(ap
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_the_address_on_the_network_of_migrations_is_that_of_its_interface() -> None:
-    ask = "import asyncio; from virtfleet.handler.migration import dedicated; print(asyncio.run(dedicated.address()))"
+    ask = "import asyncio; from virtfleet.handler.migration import proxy; print(asyncio.run(proxy.dedicated_address()))"
     pod = Namespace()
     try:
         assert pod.run(sys.executable, "-c", ask).stdout == "\n", "there is no such interface"

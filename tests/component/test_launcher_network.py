@@ -156,7 +156,7 @@ def plugged_in(pod: Namespace) -> Iterator[Namespace]:
 async def test_a_guest_gets_its_router_by_advertisement_and_its_address_by_dhcpv6(
     tmp_path: Path, cluster: Namespace, pod: Namespace, launcher: Launcher
 ) -> None:
-    (wired,) = await Networks(tmp_path).set_up("pod-uid", pod.process, VMI_BEHIND_THE_POD)
+    (wired,) = await Networks(tmp_path).set_up(pod.process, VMI_BEHIND_THE_POD)
     assert wired.lease6
     launcher.serve(msgspec.structs.replace(wired.lease6, dns=["fd09::53"]))
     with plugged_in(pod) as guest:

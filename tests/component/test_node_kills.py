@@ -15,7 +15,7 @@ import pytest
 from node_cluster import NodeCluster, needs_root, node_cluster, restarts, state
 
 from virtfleet.kube.resource import PODS, Obj
-from virtfleet.local.node.containers import Container, ContainerFiles
+from virtfleet.local.node.containers import Container, records
 from virtfleet.local.node.runtime import start_time
 from virtfleet.local.node.teardown import power_off, tear_down
 
@@ -34,8 +34,8 @@ async def cluster() -> AsyncIterator[NodeCluster]:
 def container(cluster: NodeCluster, pod: Obj) -> Container:
     """The node's record of the pod's present container."""
     wanted = pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
-    records = [record for _, record in ContainerFiles(cluster.layout().containers).load()]
-    return next(record for record in records if record and record.id == wanted)
+    known = [record for _, record in records(cluster.layout().containers)]
+    return next(record for record in known if record and record.id == wanted)
 
 
 async def test_a_killed_agent_started_again_adopts_its_containers_with_logs_and_exit_codes(

@@ -15,7 +15,7 @@ from virtfleet.api.quantity import BINARY, Quantity
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import CONFIG_MAPS, ENDPOINT_SLICES, EVENTS, NODES, PODS, SECRETS, SERVICES, Obj
-from virtfleet.local.node.containers import ContainerFiles
+from virtfleet.local.node.containers import records
 from virtfleet.local.node.services import ServiceNetwork
 
 pytestmark = [needs_root, pytest.mark.slow]
@@ -145,7 +145,7 @@ async def test_a_pod_gets_other_resources_while_it_runs_as_far_as_its_node_has_t
 
     await resize(memory="96Mi")
     await cluster.until("p", lambda pod: has(pod, "96Mi"))
-    (run,) = [c for _, c in ContainerFiles(cluster.layout().containers).load() if c]
+    (run,) = [c for _, c in records(cluster.layout().containers) if c]
     assert str(96 << 20) in _limits(run.cgroup)
 
     await resize(memory=str(most + Quantity.parse("1Mi")))

@@ -61,9 +61,14 @@ class Vsock:
         return answer[at:]
 
 
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authorityport, "LOOK", 0.02)
+
+
 @asynccontextmanager
 async def serving(vsock: Vsock, bundle: bytes = PEM, wanted: list[bool] | None = None) -> AsyncIterator[AuthorityPort]:
-    port = AuthorityPort(lambda: (wanted or [True])[0], lambda: bundle, vsock.listen, look=0.02)
+    port = AuthorityPort(lambda: (wanted or [True])[0], lambda: bundle, vsock.listen)
     task = asyncio.create_task(port.run())
     try:
         yield port

@@ -21,6 +21,7 @@ from virtfleet.handler.vms import plugging as handler
 from virtfleet.hypervisors.qemu.controllers import make_room
 from virtfleet.launcher.storage import disks
 from virtfleet.pods import attachment
+from virtfleet.pools.placement import near
 from virtfleet.protocol.messages import DomainState, Status
 
 
@@ -220,12 +221,12 @@ def test_a_pod_goes_where_the_volumes_are_that_follow_it() -> None:
     here, zone = ({"key": key, "operator": "In", "values": ["a"]} for key in ("kubernetes.io/hostname", "zone"))
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     chosen = {"nodeAffinity": {required: {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}}, "podAffinity": {}}
-    near = attachment.near(chosen, [{"matchExpressions": [here]}, {"matchFields": [here]}])
-    assert near["nodeAffinity"][required]["nodeSelectorTerms"] == [
+    placed = near(chosen, [{"matchExpressions": [here]}, {"matchFields": [here]}])
+    assert placed["nodeAffinity"][required]["nodeSelectorTerms"] == [
         {"matchExpressions": [zone, here]},
         {"matchExpressions": [zone], "matchFields": [here]},
     ]
-    assert near["podAffinity"] == {}
+    assert placed["podAffinity"] == {}
 
 
 def test_names_of_attachment_pods_tell_what_they_hold_and_whom_they_follow() -> None:

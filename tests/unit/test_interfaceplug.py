@@ -12,8 +12,8 @@ from virtfleet.api import interfaceplug
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.controller import connections, templates
+from virtfleet.handler.network.networks import requests
 from virtfleet.handler.network.plan import Link, plan, undo
-from virtfleet.handler.network.wanted import requests
 from virtfleet.handler.vms.preparation import connected, without_awaited
 from virtfleet.pods.networks import NETWORKS, attachments, pod_interface
 

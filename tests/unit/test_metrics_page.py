@@ -67,9 +67,9 @@ async def usage() -> handler.Usage:
         return Stats(values={key.replace("N", "0"): 1 for key in handler.METRICS})
 
     record = SimpleNamespace(namespace="b", name="a")
-    leaving = SimpleNamespace(report=lambda: MigrationReport(uid="m", total_bytes=3, left_bytes=1))
-    launcher = SimpleNamespace(presence=Presence.HERE, call=call)
-    vm: Any = SimpleNamespace(record=record, launcher=launcher, outgoing=leaving)
+    report = MigrationReport(uid="m", total_bytes=3, left_bytes=1)
+    launcher = SimpleNamespace(presence=Presence.HERE, call=call, report=lambda _: report)
+    vm: Any = SimpleNamespace(record=record, launcher=launcher, outgoing=SimpleNamespace(uid="m"))
     made = handler.Usage("n1", lambda: [vm])
     await made.gather()
     return made

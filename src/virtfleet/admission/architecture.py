@@ -18,10 +18,8 @@ def check(case: Case) -> None:
         return
     if video is not None and video.type not in _VIDEO[architecture]:
         known = ", ".join(_VIDEO[architecture])
-        case.unsupported(
-            "domain.devices.video.type",
-            f"there is no video device {video.type!r} on {architecture}; use one of {known}",
-        )
+        message = f"there is no video device {video.type!r} on {architecture}; use one of {known}"
+        case.unsupported("domain.devices.video.type", message)
     device = _WATCHDOG.get(architecture)
     if watchdog is not None and device and given(watchdog, _WATCHDOG.values()) != [device]:
         case.unsupported("domain.devices.watchdog", f"the watchdog of {architecture} is {device}; use that")

@@ -20,11 +20,6 @@ class Case(Findings):
     VMI and `spec.template.spec` for a template; what they find goes to `whole`, which knows full paths.
     """
 
-    __slots__ = (
-        "architecture", "cluster", "cpu", "devices", "domain", "guest", "instance", "limits", "memory",
-        "requests", "spec", "vmi", "whole",
-    )  # fmt: skip
-
     def __init__(self, instance: Section, cluster: Installation, path: str, whole: Findings) -> None:
         super().__init__(*whole.lists(), path)
         self.instance, self.cluster, self.whole = instance, cluster, whole

@@ -117,10 +117,8 @@ def _check_cpu_amounts(case: Case) -> None:
         if amount < ZERO:
             case.invalid(f"{kind}.cpu", f"{amount} CPUs is negative; use 0 or more")
     if limit > ZERO and request.milli() > limit.milli():
-        case.invalid(
-            f"{_REQUEST}.cpu",
-            f"CPU request {request} is more than the limit {limit}; lower the request or raise the limit",
-        )
+        message = f"CPU request {request} is more than the limit {limit}; lower the request or raise the limit"
+        case.invalid(f"{_REQUEST}.cpu", message)
 
 
 def _check_topology(case: Case) -> None:
@@ -139,10 +137,8 @@ def _check_topology(case: Case) -> None:
             "maxSockets or threads, or resources.requests.cpu where sockets come of it",
         )
     if cpu.max_sockets and (cpu.sockets or 0) > cpu.max_sockets:
-        case.invalid(
-            "domain.cpu.sockets",
-            f"{cpu.sockets} sockets are more than maxSockets {cpu.max_sockets}; raise maxSockets or lower sockets",
-        )
+        message = f"{cpu.sockets} sockets are more than maxSockets {cpu.max_sockets}; raise maxSockets or lower sockets"
+        case.invalid("domain.cpu.sockets", message)
 
 
 def _check_dedicated_cpus(case: Case) -> None:
@@ -198,10 +194,8 @@ def _check_numa(case: Case) -> None:
 
 def _check_cpu_extras(case: Case) -> None:
     if case.cpu.isolate_emulator_thread and not case.cpu.dedicated_cpu_placement:
-        case.invalid(
-            "domain.cpu.isolateEmulatorThread",
-            f"a CPU for the emulator alone needs dedicated CPUs; set {case.at(_DEDICATED)}: true",
-        )
+        message = f"a CPU for the emulator alone needs dedicated CPUs; set {case.at(_DEDICATED)}: true"
+        case.invalid("domain.cpu.isolateEmulatorThread", message)
     model = case.cpu.model
     if label_key_error(f"{CPU_MODEL}{model or 'x'}"):  # nodes say by labels what they have
         case.invalid("domain.cpu.model", f"{model!r} is not the name of a CPU model; leave it out for the default")

@@ -147,9 +147,8 @@ def _check_claim_list(case: Case) -> None:
 def _check_claimed_devices(case: Case, kind: str, gate: str, devices: Sequence[GPU | HostDevice]) -> dict[str, int]:
     """claim/request -> index of the first device with it."""
     path = f"domain.devices.{kind}"
-    claiming = [
-        i for i in range(len(devices)) if case.says(f"{path}[{i}].claimName") or case.says(f"{path}[{i}].requestName")
-    ]
+    claims = ("claimName", "requestName")
+    claiming = [i for i in range(len(devices)) if any(case.says(f"{path}[{i}].{field}") for field in claims)]
     claimed = [i for i in claiming if not devices[i].device_name]
     named = [i for i in range(len(devices)) if i not in claimed]
     if kind == "gpus" and claimed and named:
@@ -165,7 +164,7 @@ def _check_claimed_devices(case: Case, kind: str, gate: str, devices: Sequence[G
     pairs: dict[str, int] = {}
     for i in claimed:
         claim, request = devices[i].claim_name, devices[i].request_name
-        for field, name in (("claimName", claim), ("requestName", request)):
+        for field, name in zip(claims, (claim, request), strict=True):
             if not name:
                 case.required(f"{path}[{i}].{field}", f"set {field}, as the device comes from a resource claim")
         if claim and request:

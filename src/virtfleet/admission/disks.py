@@ -147,10 +147,8 @@ def _check_backing(case: Case) -> None:
                 case.needs_gate(f"{path}.name", "DeclarativeHotplugVolumes", f"the empty CD-ROM drive {name!r}")
             continue
         if disk.lun is not None and volume.persistent_volume_claim is None and volume.data_volume is None:
-            case.invalid(
-                f"{path}.lun",
-                f"a lun shows a whole device; volume {name!r} must be a persistentVolumeClaim or dataVolume",
-            )
+            message = f"a lun shows a whole device; volume {name!r} must be a persistentVolumeClaim or dataVolume"
+            case.invalid(f"{path}.lun", message)
         if volume.downward_metrics is not None:
             if disk.disk is None:
                 case.required(

@@ -47,7 +47,7 @@ def judge(pod: Obj, vmi: Obj, cluster: Installation) -> Verdict:
     """
     meta, status = vmi["metadata"], read(vmi, "status")
     node = read(status, "activePods").get(pod["metadata"]["uid"])
-    strategy = cluster.evicted_by(read(vmi, "spec").get("evictionStrategy") or "")
+    strategy = read(vmi, "spec").get("evictionStrategy") or cluster.eviction_strategy
     if node is None or status.get("phase") in FINAL or strategy == "None":
         return _GRANTED
     fixed = conditions.find(status.get("conditions") or [], VMICondition.LIVE_MIGRATABLE)
@@ -63,7 +63,7 @@ def judge(pod: Obj, vmi: Obj, cluster: Installation) -> Verdict:
 
 
 def _stuck(name: str, fixed: Obj | None) -> str:
-    why = ": ".join(part for part in ((fixed or {}).get("reason"), (fixed or {}).get("message")) if part)
+    why = ": ".join(filter(None, ((fixed or {}).get("reason"), (fixed or {}).get("message"))))
     return (
         f"VMI {name} is configured with an eviction strategy but is not live-migratable"
         f" ({why or 'its guest has not started yet'}); stop the VM, or wait until it can migrate"

@@ -34,11 +34,9 @@ def _check_acpi_tables(case: Case, acpi: ACPI) -> None:
         case.invalid("acpi", "firmware.acpi names no volume; set slicNameRef or msdmNameRef, or remove acpi")
     for field, name in names.items():
         volume = next((v for v in case.spec.volumes if v.name == name), None)
-        if not name:
-            continue
-        if volume is None:
+        if name and volume is None:
             case.invalid(f"acpi.{field}", f"firmware.acpi.{field} names volume {name!r}, which does not exist")
-        elif volume.secret is None:
+        elif name and volume and volume.secret is None:
             case.invalid(f"acpi.{field}", f"volume {name!r} of firmware.acpi.{field} must be a secret volume")
 
 

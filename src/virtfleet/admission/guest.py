@@ -26,7 +26,8 @@ _CREDENTIALS = {
 def check(case: Case) -> None:
     _check_names(case)
     _check_start(case)
-    _check_eviction(case)
+    strategy = case.spec.eviction_strategy or case.cluster.eviction_strategy
+    case.check_choice("evictionStrategy", "eviction strategy", strategy, _EVICTION)
     for name, probe in (("readinessProbe", case.spec.readiness_probe), ("livenessProbe", case.spec.liveness_probe)):
         if probe is not None:
             _check_probe(case, name, probe)
@@ -47,10 +48,8 @@ def _check_names(case: Case) -> None:
             case.invalid(field, f"{name!r} is not a name: {why}")
     others = [v.service_account.service_account_name for v in spec.volumes if v.service_account is not None]
     if account and any(other != account for other in others):
-        case.invalid(
-            "serviceAccountName",
-            f"the pod runs as {account} while a serviceAccount volume shows {others[0]}; use one account for both",
-        )
+        message = f"the pod runs as {account} while a serviceAccount volume shows {others[0]}; use one account for both"
+        case.invalid("serviceAccountName", message)
 
 
 def _check_start(case: Case) -> None:
@@ -64,11 +63,6 @@ def _check_start(case: Case) -> None:
         case.invalid("startStrategy", f"start strategy {strategy!r} does not exist; use Paused or leave it out")
     elif strategy and case.spec.liveness_probe is not None:
         case.invalid("startStrategy", "a paused VM would fail its livenessProbe; remove one of the two")
-
-
-def _check_eviction(case: Case) -> None:
-    strategy = case.spec.eviction_strategy or case.cluster.eviction_strategy
-    case.check_choice("evictionStrategy", "eviction strategy", strategy, _EVICTION)
 
 
 def _check_probe(case: Case, name: str, probe: Probe) -> None:

@@ -36,16 +36,12 @@ def enable_dependencies(spec: Obj) -> None:
         elif not _enabled(hyperv, needed):
             return
     if hyperv.get("evmcs") is not None and hyperv["evmcs"].get("enabled") is not False:
-        _require_vmx(extend(spec, "domain", "cpu"))
-
-
-def _require_vmx(cpu: Obj) -> None:
-    features = cpu.get("features") or []
-    for feature in features:
-        if feature.get("name") == "vmx":
-            feature["policy"] = "require"
-            return
-    cpu["features"] = [*features, {"name": "vmx", "policy": "require"}]
+        cpu = extend(spec, "domain", "cpu")
+        features = cpu.get("features") or []
+        if vmx := next((feature for feature in features if feature.get("name") == "vmx"), None):
+            vmx["policy"] = "require"
+        else:
+            cpu["features"] = [*features, {"name": "vmx", "policy": "require"}]
 
 
 def check(case: Case) -> None:
@@ -55,28 +51,15 @@ def check(case: Case) -> None:
     hyperv = features.hyperv
     for name, needed in _NEEDS:
         if part(hyperv, f"{name}.enabled") is True and part(hyperv, f"{needed}.enabled") is not True:
-            case.invalid(
-                f"{_PATH}.{name}",
-                f"features.hyperv.{name} needs features.hyperv.{needed}, which is disabled; enable {needed} or "
-                f"disable {name}",
-            )
+            lacking = f"features.hyperv.{name} needs features.hyperv.{needed}, which is disabled"
+            case.invalid(f"{_PATH}.{name}", f"{lacking}; enable {needed} or disable {name}")
     if is_on(hyperv.evmcs):
-        _check_vmx(case)
+        what = "features.hyperv.evmcs needs the CPU feature vmx"
+        if not case.cpu.features:
+            case.required("domain.cpu.features", f"{what}; add it with policy require")
+        for i, feature in enumerate(case.cpu.features):
+            if feature.name == "vmx" and feature.policy != "require":
+                case.invalid(f"domain.cpu.features[{i}].policy", f"{what} with policy require; change the policy")
     if features.hyperv_passthrough is not None:
-        case.invalid(
-            "domain.features.hyperv",
-            "features.hyperv and features.hypervPassthrough exclude each other; keep one of them",
-        )
-
-
-def _check_vmx(case: Case) -> None:
-    if not case.cpu.features:
-        case.required(
-            "domain.cpu.features", "features.hyperv.evmcs needs the CPU feature vmx; add it with policy require"
-        )
-    for i, feature in enumerate(case.cpu.features):
-        if feature.name == "vmx" and feature.policy != "require":
-            case.invalid(
-                f"domain.cpu.features[{i}].policy",
-                "features.hyperv.evmcs needs the CPU feature vmx with policy require; change the policy",
-            )
+        both = "features.hyperv and features.hypervPassthrough exclude each other; keep one of them"
+        case.invalid("domain.features.hyperv", both)

@@ -8,7 +8,7 @@ from virtfleet.admission import kubevirt_pools, scheduling
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.hypervisor import hypervisor_error, warn_of_absent
 from virtfleet.admission.sections import Section, read, says
-from virtfleet.api import duration, tlsrules
+from virtfleet.api import times, tlsrules
 from virtfleet.api import view as views
 from virtfleet.api.configuration import KubeVirtConfiguration, TLSConfiguration
 from virtfleet.api.feature_gates import DEPRECATED, DISCONTINUED, STATES, FeatureGates
@@ -88,7 +88,7 @@ def _check_updates(spec: KubeVirtSpec, findings: Findings) -> None:
             field, size = f"{path}.batchEvictionSize", strategy.batch_eviction_size
             findings.invalid(field, f"{size} VMs cannot be evicted; use 1 or more")
         interval = strategy.batch_eviction_interval
-        if interval and duration.seconds(interval) is None:
+        if interval and times.duration(interval) is None:
             field = f"{path}.batchEvictionInterval"
             findings.invalid(field, f"{interval!r} is not a duration; write it like 60s or 10m")
 
@@ -120,12 +120,12 @@ def _check_certificates(selfsigned: Section, findings: Findings) -> None:
     }
     seconds: dict[str, float] = {}
     for field, text in texts.items():
-        value = duration.seconds(text) if text is not None else None
-        if text is not None and value is None:
+        if text is None:
+            continue
+        if (value := times.duration(text)) is None:
             findings.invalid(field, f"{text!r} is not a duration; write it like 24h or 90m")
             return
-        if value is not None:
-            seconds[field] = value
+        seconds[field] = value
     ca_life, server_life = (
         seconds.get(f"{kind}.duration", CERTIFICATES_LIVE[kind].total_seconds()) for kind in ("ca", "server")
     )
@@ -174,10 +174,8 @@ def _check_gated_settings(configuration: KubeVirtConfiguration, gates: FeatureGa
 
 def _check_tls(tls: TLSConfiguration, settings: Findings) -> None:
     if tls.ciphers and (tls.min_tls_version or "VersionTLS13") == "VersionTLS13":
-        settings.unsupported(
-            "tlsConfiguration.ciphers",
-            "TLS 1.3 has its own ciphers; remove ciphers, or set minTLSVersion: VersionTLS12",
-        )
+        message = "TLS 1.3 has its own ciphers; remove ciphers, or set minTLSVersion: VersionTLS12"
+        settings.unsupported("tlsConfiguration.ciphers", message)
     elif lacking := tlsrules.unusable(tls.ciphers):
         settings.warn(
             f"{settings.at('tlsConfiguration.ciphers')}: {', '.join(lacking)} cannot be used, for servers here have"

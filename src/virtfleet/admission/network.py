@@ -11,7 +11,7 @@ from virtfleet.admission.case import Case
 from virtfleet.admission.findings import NOT_SUPPORTED
 from virtfleet.admission.names import port_name_error
 from virtfleet.api.addresses import PCI_ADDRESS, NetworkError, guest_network, plain_ip
-from virtfleet.api.networks import DHCPOptions, Interface, Network, PodNetwork, Port
+from virtfleet.api.networks import DHCPOptions, Interface, PodNetwork, Port
 from virtfleet.api.view import given
 
 _INTERFACES = "domain.devices.interfaces"
@@ -65,10 +65,8 @@ def check_discontinued(case: Case) -> None:
     """
     for i, interface in enumerate(case.devices.interfaces):
         for binding in given(interface, _DISCONTINUED):
-            case.whole.invalid(
-                f"spec.{_INTERFACES}[{i}].{binding}",
-                f"the {binding} binding no longer exists; use masquerade, bridge or a binding plugin",
-            )
+            message = f"the {binding} binding no longer exists; use masquerade, bridge or a binding plugin"
+            case.whole.invalid(f"spec.{_INTERFACES}[{i}].{binding}", message)
 
 
 def _check_networks(case: Case) -> None:
@@ -133,10 +131,6 @@ def _check_binding(case: Case, interface: Interface, on_pod: bool, path: str) ->
             case.invalid(field, f"interface {name!r}: passtBinding works on the pod network only")
 
 
-def _is_default(network: Network) -> bool:
-    return network.pod is not None or bool(network.multus and network.multus.default)
-
-
 def _check_state(case: Case, interface: Interface, path: str) -> None:
     state, name, field = interface.state, interface.name, f"{path}.state"
     if state not in _STATES:
@@ -147,7 +141,8 @@ def _check_state(case: Case, interface: Interface, path: str) -> None:
         return
     if interface.bridge is None:
         case.invalid(field, f"interface {name!r} cannot be unplugged; only one with a bridge can be absent")
-    if next((network.name for network in case.spec.networks if _is_default(network)), None) == name:
+    defaults = (n.name for n in case.spec.networks if n.pod is not None or (n.multus and n.multus.default))
+    if next(defaults, None) == name:
         case.invalid(field, f"interface {name!r} is on the VM's default network and cannot be absent")
 
 
@@ -257,10 +252,8 @@ def _check_claims(case: Case) -> None:
         if claim is None:
             continue
         if interface is not None and interface.sriov is None and interface.binding is None:
-            case.invalid(
-                _INTERFACES,
-                f"network {network.name!r} has a resourceClaim and needs an interface with sriov or binding",
-            )
+            message = f"network {network.name!r} has a resourceClaim and needs an interface with sriov or binding"
+            case.invalid(_INTERFACES, message)
         path, name, request = f"networks[{i}]", claim.claim_name, claim.request_name
         for field, value in (("claimName", name), ("requestName", request)):
             if not value:

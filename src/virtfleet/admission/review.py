@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from virtfleet.admission import datavolumes, kubevirt, shape, templates
+from virtfleet.admission import kubevirt, shape, templates
 from virtfleet.admission.defaults import complete_vmi
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.instancetypes import check_instancetype, check_preference
@@ -17,7 +17,7 @@ from virtfleet.admission.names import dns_subdomain_error
 from virtfleet.admission.sections import Obj, Section, read
 from virtfleet.admission.updates import Asker, Requester, check_vmi_update, keep_status
 from virtfleet.admission.vmi import check_vmi
-from virtfleet.api import kinds
+from virtfleet.api import imports, kinds
 from virtfleet.api.kinds import OwnKind
 from virtfleet.installation import Installation
 
@@ -39,6 +39,21 @@ def _alike(check: Callable[[Section, Asker, Findings], None]) -> Rules:
     return Rules(check, lambda obj, _, by, findings: check(obj, by, findings))
 
 
+def _check_data_volume(dv: Section, _: Asker, findings: Findings) -> None:
+    """Whether it can be done; what is found first says enough. Where CDI is, it is not asked."""
+    try:
+        imports.wanted(dv)
+        imports.size(dv)
+    except imports.Unusable as fault:
+        findings.invalid(fault.path, fault.message)
+
+
+def _check_data_volume_update(dv: Section, old: Section, _: Asker, findings: Findings) -> None:
+    """The claim is made and filled once."""
+    if read(dv, "spec") != read(old, "spec"):
+        findings.forbidden("spec", "it cannot be changed; delete the DataVolume, and create another one")
+
+
 RULES: Mapping[OwnKind, Rules] = {
     kinds.VMI: Rules(check_vmi, check_vmi_update, complete_vmi, keep_status),
     kinds.VM: Rules(templates.check_new_vm, templates.check_vm_update, templates.complete_vm, templates.settle_vm),
@@ -51,8 +66,9 @@ RULES: Mapping[OwnKind, Rules] = {
     ),
     **dict.fromkeys(kinds.TYPES, _alike(check_instancetype)),
     **dict.fromkeys(kinds.PREFERENCES, _alike(check_preference)),
-    kinds.DATA_VOLUME: Rules(datavolumes.check, datavolumes.check_update),
-    kinds.DATA_SOURCE: _alike(datavolumes.check_source),
+    kinds.DATA_VOLUME: Rules(_check_data_volume, _check_data_volume_update),
+    # It may name what is not there yet; whoever uses it is told.
+    kinds.DATA_SOURCE: _alike(lambda _source, _by, _findings: None),
 }
 _RULES = {kind.kind: rules for kind, rules in RULES.items()}
 

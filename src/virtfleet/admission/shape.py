@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from virtfleet.api.kubernetes import Affinity, DataVolume, DNSConfig, DownwardFi
 from virtfleet.api.quantity import Quantity, QuantityError
 from virtfleet.api.view import View, fields
 
+_INDEX = re.compile(r"\[\d+\]")
 LARGEST = 2**60  # room to multiply without leaving the numbers that Kubernetes can hold
 
 _WRONG_TYPE = re.compile(r"Expected `(?P<wanted>.+?)`, got `(?P<got>.+?)`(?: - at `(?P<path>.+)`)?")
@@ -80,7 +82,7 @@ def check(obj: Section, findings: Findings) -> bool:
     wrong_types = Findings()
     for path, value, view in _handed_on(kind, obj):
         _converts(value, view, path, wrong_types)
-    _check_quantities(_quantities_of_kind(kind, read(obj, "spec")), "spec", wrong_types)
+    _check_quantities(_said(read(obj, "spec"), _QUANTITIES.get(kind, ())), "spec", wrong_types)
     if kind.instance:
         _check_quantities(_quantities(read(obj, *kind.instance.split("."))), kind.instance, wrong_types)
     findings.causes += wrong_types.causes
@@ -141,21 +143,18 @@ def _check_quantities(quantities: Iterable[tuple[str, Any]], path: str, findings
 
 
 def _quantities(spec: Section) -> Iterator[tuple[str, Any]]:
-    domain = read(spec, "domain")
     for kind in ("requests", "limits"):
-        for name, amount in read(domain, "resources", kind).items():
+        for name, amount in read(spec, "domain", "resources", kind).items():
             yield f"domain.resources.{kind}.{name}", amount
-    for name in ("guest", "maxGuest"):
-        if name in read(domain, "memory"):
-            yield f"domain.memory.{name}", domain["memory"][name]
+    yield from _said(spec, ("domain.memory.guest", "domain.memory.maxGuest"))
     for i, volume in enumerate(spec.get("volumes") or ()):
         for source in ("emptyDisk", "hostDisk"):
             if "capacity" in read(volume, source):
                 yield f"volumes[{i}].{source}.capacity", volume[source]["capacity"]
 
 
-def _quantities_of_kind(kind: OwnKind, spec: Section) -> Iterator[tuple[str, Any]]:
-    for field in _QUANTITIES.get(kind, ()):
+def _said(spec: Section, fields: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    for field in fields:
         *parents, last = field.split(".")
         section = read(spec, *parents)
         if last in section:
@@ -176,3 +175,15 @@ def _check_fields(obj: Section, view: type[View], path: str, findings: Findings)
             _check_fields(value, field.inside, f"{at}.", findings)
         elif field.values:
             findings.check_choice(at, name, value, ("", *field.values), NOT_SUPPORTED)
+
+
+def meant(kind: str, path: str) -> str:
+    """The field that was probably meant with one that does not exist, `spec.domain.devices.disk`; "" for no idea."""
+    *parents, name = _INDEX.sub("", path).split(".")
+    view: type[View] | None = kinds.BY_NAME[kind].view
+    for parent in parents:
+        known = fields(view).get(parent) if view else None
+        view = known.inside if known else None
+    names = {field.lower(): field for field in fields(view)} if view else {}
+    close = get_close_matches(name.lower(), names, n=1, cutoff=0.75)
+    return names[close[0]] if close else ""

@@ -32,6 +32,7 @@ RESERVED_LABELS = (
 )
 # The same for annotations: what the VMI's launcher was made to run on.
 RESERVED_ANNOTATIONS = (names.LAUNCHER_HYPERVISOR,)
+RESERVED = {"labels": RESERVED_LABELS, "annotations": RESERVED_ANNOTATIONS}
 _NODE_NAME = "authentication.kubernetes.io/node-name"
 # What of a migration only virt-controller decides.
 _OF_THE_CONTROLLER = (
@@ -80,16 +81,13 @@ def check_vmi_update(vmi: Section, old: Section, by: Asker, findings: Findings) 
             findings.unsupported(
                 "spec", "the spec of a VMI cannot change; change the VM, or use virtctl to plug devices in"
             )
-    if not by.trusted:
-        _check_marks("labels", RESERVED_LABELS, vmi, old, findings)
-        _check_marks("annotations", RESERVED_ANNOTATIONS, vmi, old, findings)
-
-
-def _check_marks(kind: str, ours: Sequence[str], vmi: Section, old: Section, findings: Findings) -> None:
-    """Labels and annotations that VirtFleet's components rely on."""
-    now, before = read(vmi, "metadata", kind), read(old, "metadata", kind)
-    if changed := [name for name in ours if now.get(name) != before.get(name)]:
-        findings.unsupported(f"metadata.{kind}", f"{', '.join(changed)} is set by VirtFleet itself; leave it as it is")
+    if by.trusted:
+        return
+    for kind, ours in RESERVED.items():
+        now, before = read(vmi, "metadata", kind), read(old, "metadata", kind)
+        if changed := [name for name in ours if now.get(name) != before.get(name)]:
+            what = f"{', '.join(changed)} is set by VirtFleet itself; leave it as it is"
+            findings.unsupported(f"metadata.{kind}", what)
 
 
 def _check_node(vmi: Section, old: Section, user: Requester, findings: Findings) -> None:
@@ -129,12 +127,9 @@ def _check_hotplug(vmi: Section, old: Section, cluster: Installation, findings: 
         )
     _check_utility_volumes(vmi, old, cluster, findings)
     _check_volumes(vmi, old, cluster, findings)
-    if _interfaces(vmi) != _interfaces(old):
+    plugged, before = (read(each, "devices").get("interfaces") or [] for each in (domain, old_domain))
+    if plugged != before:
         _check_can_plug(vmi, "interface-hotplug", "interfaces", "spec.domain.devices.interfaces", findings)
-
-
-def _interfaces(vmi: Section) -> list[Obj]:
-    return list(read(vmi, "spec", "domain", "devices").get("interfaces") or ())
 
 
 def _check_utility_volumes(vmi: Section, old: Section, cluster: Installation, findings: Findings) -> None:

@@ -18,7 +18,7 @@ from virtfleet.admission import (
 from virtfleet.admission.case import Case
 from virtfleet.admission.findings import Findings
 from virtfleet.admission.sections import Section, read
-from virtfleet.admission.updates import RESERVED_ANNOTATIONS, RESERVED_LABELS, Asker
+from virtfleet.admission.updates import RESERVED, Asker
 from virtfleet.api import hooks, names
 from virtfleet.api.selectors import label_key_error, label_value_error
 from virtfleet.installation import Installation
@@ -48,7 +48,7 @@ def check_spec(instance: Section, cluster: Installation, path: str, findings: Fi
 
 def check_reserved(metadata: Section, path: str, by: Asker, findings: Findings) -> None:
     """What only VirtFleet's own components say of a VMI; also in templates, whose VMIs they make."""
-    for kind, ours in (("labels", RESERVED_LABELS), ("annotations", RESERVED_ANNOTATIONS)):
+    for kind, ours in RESERVED.items():
         reserved = sorted(set(ours) & set(read(metadata, kind)))
         if reserved and not by.trusted:
             findings.unsupported(f"{path}.{kind}", f"{', '.join(reserved)} is set by VirtFleet itself; remove it")
@@ -68,4 +68,4 @@ def check_metadata(metadata: Section, path: str, by: Asker, findings: Findings) 
     try:
         hooks.sidecars(read(metadata, "annotations"))
     except ValueError as error:
-        findings.invalid(f"{path}.annotations", f"annotation {names.HOOK_SIDECARS}: {error}")
+        findings.invalid(f"{path}.annotations", str(error))

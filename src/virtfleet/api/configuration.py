@@ -1,6 +1,5 @@
 """Behaviour of a whole cluster: spec.configuration of the KubeVirt object."""
 
-# ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
 from typing import Annotated

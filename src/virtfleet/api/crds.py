@@ -110,8 +110,7 @@ def _struct(view: type[View]) -> Schema:
         notes = {"labels": _PRESERVE, "annotations": _PRESERVE}
         return {**_PRESERVE, "properties": notes, "nullable": True}
     properties: dict[str, Schema] = {}
-    descriptions = _descriptions(view)
-    hints = typing.get_type_hints(view, include_extras=True)
+    descriptions, hints = _descriptions(view), typing.get_type_hints(view, include_extras=True)
     for name, field in fields(view).items():
         properties[name] = entry = dict(_type(hints[field.attribute]))
         if (most := MORE_ITEMS.get(name)) and "maxItems" in entry:
@@ -152,7 +151,7 @@ def _annotated(inner: Any, marks: tuple[Any, ...]) -> Schema:
         if isinstance(mark, OneOf):
             result["enum"] = list(mark.values)
         elif isinstance(mark, MapKey):
-            result |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(mark.names)}
+            result |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [mark.name]}
         elif isinstance(mark, msgspec.Meta):
             result["pattern"] = PATTERN
     return result
@@ -177,19 +176,13 @@ def _module_descriptions(module: str) -> dict[str, dict[str, str]]:
             continue
         texts = classes[node.name] = {}
         for item, below in zip(node.body, node.body[1:], strict=False):
-            if (
-                isinstance(item, ast.AnnAssign)
-                and isinstance(item.target, ast.Name)
-                and isinstance(below, ast.Expr)
-                and isinstance(below.value, ast.Constant)
-            ):
-                texts[item.target.id] = str(below.value.value)
+            match item, below:
+                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(text)):
+                    texts[name] = str(text)
     return classes
 
 
 def _descriptions(view: type) -> dict[str, str]:
-    merged: dict[str, str] = {}
-    for base in reversed(view.__mro__):
-        if issubclass(base, View) and base is not View:
-            merged |= _module_descriptions(base.__module__).get(base.__name__, {})
-    return merged
+    bases = (base for base in reversed(view.__mro__) if issubclass(base, View) and base is not View)
+    said = (_module_descriptions(base.__module__)[base.__name__] for base in bases)
+    return {name: text for texts in said for name, text in texts.items()}

@@ -1,6 +1,5 @@
 """DataVolumes and DataSources: CDI's kinds, which VirtFleet serves itself where CDI is not installed."""
 
-# ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
 from typing import Annotated

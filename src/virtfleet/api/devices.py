@@ -1,6 +1,5 @@
 """Devices of a VM but for disks and network interfaces."""
 
-# ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
 from msgspec import field

@@ -1,6 +1,5 @@
 """Disks of a VM, and the volumes that they show."""
 
-# ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
 from typing import Annotated, Final

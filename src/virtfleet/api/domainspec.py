@@ -1,6 +1,5 @@
 """The virtual hardware of a VM but for its devices: CPU, memory, firmware, clock, features."""
 
-# ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
 from typing import Annotated

@@ -1,6 +1,5 @@
 """Hook sidecars: containers that the owner of a VM has beside its launcher, and that are asked about its domain."""
 
-# ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -8,10 +7,9 @@ from collections.abc import Mapping
 import msgspec
 
 from virtfleet.api import names
-from virtfleet.api.view import View
+from virtfleet.api.view import View, fields
 
 MOST = 8
-_FIELDS = {"image", "imagePullPolicy", "command", "args", "configMap"}
 
 
 class HookScript(View):
@@ -33,21 +31,25 @@ class HookSidecar(View):
 
 
 def sidecars(annotations: Mapping[str, str]) -> list[HookSidecar]:
-    """Those of a VMI. Raises ValueError, whose text says what is wrong and what to do."""
+    """Those of a VMI. Raises ValueError, whose text says what is wrong with the annotation and what to do."""
     text = annotations.get(names.HOOK_SIDECARS) or "[]"
     try:
         wanted = msgspec.json.decode(text, type=list[HookSidecar])
         said = msgspec.json.decode(text, type=list[dict[str, msgspec.Raw]])
     except msgspec.MsgspecError as error:
-        raise ValueError(f"it is not a list of sidecars in JSON: {error}") from None
+        raise _malformed(f"it is not a list of sidecars in JSON: {error}") from None
     if len(wanted) > MOST:
-        raise ValueError(f"there may be {MOST} sidecars, and it lists {len(wanted)}")
+        raise _malformed(f"there may be {MOST} sidecars, and it lists {len(wanted)}")
     for number, sidecar in enumerate(wanted):
-        if others := sorted(said[number].keys() - _FIELDS):
-            raise ValueError(f"VirtFleet knows no {', '.join(others)} of sidecar {number}; remove it")
+        if others := sorted(said[number].keys() - fields(HookSidecar)):
+            raise _malformed(f"VirtFleet knows no {', '.join(others)} of sidecar {number}; remove it")
         if not sidecar.image:
-            raise ValueError(f"sidecar {number} has no image, and VirtFleet brings none for it; set image")
+            raise _malformed(f"sidecar {number} has no image, and VirtFleet brings none for it; set image")
         script = sidecar.config_map
         if script and not (script.name and script.key and script.hook_path.startswith("/")):
-            raise ValueError(f"configMap of sidecar {number} needs name, key and hookPath, an absolute path")
+            raise _malformed(f"configMap of sidecar {number} needs name, key and hookPath, an absolute path")
     return wanted
+
+
+def _malformed(why: str) -> ValueError:
+    return ValueError(f"annotation {names.HOOK_SIDECARS}: {why}")

@@ -7,7 +7,7 @@ which names the claim that it is about: a volume whose claim is exchanged is unp
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from virtfleet.api.disks import Volume
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
@@ -54,6 +54,34 @@ def is_wanted(entry: VolumeStatus, claims: Mapping[str, str]) -> bool:
 # --- as objects
 
 
+class Parts(NamedTuple):
+    """What belongs together in a spec: a list at its top, and one of its devices."""
+
+    top: str
+    devices: str
+
+    def of(self, spec: Section) -> tuple[list[Obj], list[Obj]]:
+        devices = (spec.get("domain") or {}).get("devices") or {}
+        return [*(spec.get(self.top) or ())], [*(devices.get(self.devices) or ())]
+
+    def written(self, top: list[Obj], devices: list[Obj]) -> Obj:
+        return {self.top: top, "domain": {"devices": {self.devices: devices}}}
+
+    def into(self, spec: Section, top: list[Obj], devices: list[Obj]) -> Obj:
+        """A spec with these lists in place of its own."""
+        domain = spec.get("domain") or {}
+        inside = {**(domain.get("devices") or {}), self.devices: devices}
+        return {**spec, self.top: top, "domain": {**domain, "devices": inside}}
+
+    def differ(self, spec: Section, change: Section) -> bool:
+        """Whether they are not those of a spec already."""
+        return self.of(spec) != self.of(change)
+
+
+_PARTS = Parts("volumes", "disks")
+differs = _PARTS.differ
+
+
 def claim_of(volume: Section) -> str:
     """The same of a volume that no view was made of."""
     for kind, field in SOURCES.items():
@@ -65,18 +93,18 @@ def claim_of(volume: Section) -> str:
 
 def with_request(spec: Section, request: Section) -> Obj:
     """Volumes and disks of a VMI's spec after a request to add or remove a volume. May be repeated."""
-    volumes, disks = _lists(spec)
+    volumes, disks = _PARTS.of(spec)
     if add := request.get("addVolumeOptions"):
         name = add["name"]
-        if not _named(volumes, name):
+        if name not in by_name(volumes):
             volumes.append({"name": name, **add["volumeSource"]})
-        if not _named(disks, name):
+        if name not in by_name(disks):
             disks.append({**add["disk"], "name": name})
     elif remove := request.get("removeVolumeOptions"):
         gone = {v["name"] for v in volumes if claim_of(v) and remove["name"] in (v["name"], claim_of(v))}
         volumes = [v for v in volumes if v["name"] not in gone]
         disks = [d for d in disks if d["name"] not in gone or d.get("cdrom") is not None]  # a drive stays, and is empty
-    return _written(volumes, disks)
+    return _PARTS.written(volumes, disks)
 
 
 def as_declared(spec: Section, template: Section, busy: Iterable[str]) -> Obj:
@@ -84,8 +112,8 @@ def as_declared(spec: Section, template: Section, busy: Iterable[str]) -> Obj:
 
     A volume that became another one goes first. `busy` are those that the status still has something to say of.
     """
-    volumes, disks = _lists(spec)
-    declared, declared_disks = (_by_name(part) for part in _lists(template))
+    volumes, disks = _PARTS.of(spec)
+    declared, declared_disks = map(by_name, _PARTS.of(template))
     kept = [v for v in volumes if not claim_of(v) or declared.get(v["name"]) == v]
     known = {v["name"] for v in kept} | set(busy)
     kept += [v for name, v in declared.items() if claim_of(v) and name not in known]
@@ -93,12 +121,7 @@ def as_declared(spec: Section, template: Section, busy: Iterable[str]) -> Obj:
     shown = [d for d in disks if d["name"] in there or _is_drive(d)]  # which goes with a restart, if it is to go
     new = there - {d["name"] for d in shown}
     shown += [d for name, d in declared_disks.items() if name in new]
-    return _written(kept, shown)
-
-
-def differs(spec: Section, change: Section) -> bool:
-    """Whether volumes and disks are not those of a spec already."""
-    return _lists(spec) != _lists(change)
+    return _PARTS.written(kept, shown)
 
 
 def unsettled(old: Section, new: Section, live: Mapping[str, str]) -> tuple[Obj, Obj]:
@@ -106,7 +129,7 @@ def unsettled(old: Section, new: Section, live: Mapping[str, str]) -> tuple[Obj,
 
     `live` are the claims that it has plugged in. What is left and differs needs a restart.
     """
-    before, after = (_by_name(_lists(spec)[0]) for spec in (old, new))
+    (before, here), (after, there) = (map(by_name, _PARTS.of(spec)) for spec in (old, new))
     settled = {
         name
         for name in before.keys() | after.keys()
@@ -115,20 +138,15 @@ def unsettled(old: Section, new: Section, live: Mapping[str, str]) -> tuple[Obj,
     }
     if not settled:
         return dict(old), dict(new)
-    here, there = (_by_name(_lists(spec)[1]) for spec in (old, new))
     gone = {name for name in settled & (here.keys() ^ there.keys()) if not _is_drive(here.get(name) or there[name])}
     return _without(old, settled, gone), _without(new, settled, gone)
 
 
 def _without(spec: Section, volumes: Iterable[str], disks: Iterable[str]) -> Obj:
-    left, shown = _lists(spec)
-    domain = spec.get("domain") or {}
-    devices = {**(domain.get("devices") or {}), "disks": [d for d in shown if d["name"] not in disks]}
-    return {
-        **spec,
-        "volumes": [v for v in left if v["name"] not in volumes],
-        "domain": {**domain, "devices": devices},
-    }
+    left, shown = _PARTS.of(spec)
+    return _PARTS.into(
+        spec, [v for v in left if v["name"] not in volumes], [d for d in shown if d["name"] not in disks]
+    )
 
 
 def _is_drive(disk: Section) -> bool:
@@ -136,18 +154,5 @@ def _is_drive(disk: Section) -> bool:
     return disk.get("cdrom") is not None
 
 
-def _lists(spec: Section) -> tuple[list[Obj], list[Obj]]:
-    devices = (spec.get("domain") or {}).get("devices") or {}
-    return [*(spec.get("volumes") or ())], [*(devices.get("disks") or ())]
-
-
-def _written(volumes: list[Obj], disks: list[Obj]) -> Obj:
-    return {"volumes": volumes, "domain": {"devices": {"disks": disks}}}
-
-
-def _named(items: Iterable[Section], name: str) -> bool:
-    return any(item["name"] == name for item in items)
-
-
-def _by_name(items: Iterable[Obj]) -> dict[str, Obj]:
+def by_name(items: Iterable[Obj]) -> dict[str, Obj]:
     return {item["name"]: item for item in items}

@@ -6,7 +6,7 @@ field by field: a field that nobody here knows is not passed over, because the d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -116,12 +116,10 @@ def wanted(dv: Section, named: Section | None = None) -> Wanted:
             "spec.source", "say where the data comes from; set one of source, such as blank: {}, and sourceRef"
         )
     namespace = (dv.get("metadata") or {}).get("namespace") or ""
-    if reference is not None:
-        path, source = "spec.sourceRef", _referred(reference, namespace, named)
-        if source is None:
-            return Wanted(GIVEN)
-        return _read(path, source, namespace)
-    return _read("spec.source", source or {}, namespace)
+    if reference is None:
+        return _read("spec.source", source or {}, namespace)
+    source = _referred(reference, namespace, named)
+    return Wanted(GIVEN) if source is None else _read("spec.sourceRef", source, namespace)
 
 
 def _spec(dv: Section) -> Section:
@@ -154,8 +152,7 @@ def _referred(reference: Section, namespace: str, named: Section | None) -> Sect
         raise Unusable("spec.sourceRef.namespace", _elsewhere(namespace))
     if named is None:
         return None
-    spec = named.get("spec") or {}
-    source: Section = spec.get("source") or {}
+    source: Section = (named.get("spec") or {}).get("source") or {}
     try:
         msgspec.convert(source, dict[str, _Body | None])
     except msgspec.ValidationError as error:
@@ -177,23 +174,22 @@ def _read(path: str, source: Section, namespace: str) -> Wanted:
         if name not in _FIELDS[kind] and value not in (None, "", False, [], {}):
             advice = _INSTEAD.get(name, "remove it")
             raise Unusable(f"{path}.{kind}.{name}", f"VirtFleet does not do that; {advice}")
-    if check := _CHECKS.get(kind):
-        check(f"{path}.{kind}", body, namespace)
+    if kind == HTTP:
+        _check_http(f"{path}.{kind}", body)
+    elif kind == REGISTRY and not image(body):
+        raise Unusable(f"{path}.{kind}.url", "must name an image, as docker://registry.example/name:tag")
+    elif kind in (CLAIM, SNAPSHOT):
+        _check_name(f"{path}.{kind}", body, namespace)
     return Wanted(kind, body)
 
 
-def _check_http(path: str, body: Section, _: str) -> None:
+def _check_http(path: str, body: Section) -> None:
     address = urlsplit(str(body.get("url") or ""))
     if address.scheme not in ("http", "https") or not address.hostname:
         raise Unusable(f"{path}.url", "must be the address of a file on a web server, http:// or https://")
     for name in ("extraHeaders", "secretExtraHeaders"):
         if len(body.get(name) or ()) > _MOST_HEADERS:
             raise Unusable(f"{path}.{name}", f"at most {_MOST_HEADERS} are sent")
-
-
-def _check_registry(path: str, body: Section, _: str) -> None:
-    if not image(body):
-        raise Unusable(f"{path}.url", "must name an image, as docker://registry.example/name:tag")
 
 
 def _check_name(path: str, body: Section, namespace: str) -> None:
@@ -206,14 +202,6 @@ def _check_name(path: str, body: Section, namespace: str) -> None:
 def _elsewhere(namespace: str) -> str:
     where = f"the DataVolume's, {namespace}" if namespace else "the DataVolume's"
     return f"VirtFleet copies within one namespace only; it must be {where}, or upload the disk there"
-
-
-_CHECKS: Final[Mapping[str, Callable[[str, Section, str], None]]] = {
-    HTTP: _check_http,
-    REGISTRY: _check_registry,
-    CLAIM: _check_name,
-    SNAPSHOT: _check_name,
-}
 
 
 def image(body: Section) -> str:
@@ -263,12 +251,3 @@ def claim_spec(dv: Section, copied: Section | None = None) -> dict[str, Any]:
     elif "storage" in (of_requests := (of.get("resources") or {}).get("requests") or {}):
         requests["storage"] = of_requests["storage"]
     return {**made, "resources": {**(asked.get("resources") or {}), "requests": requests}}
-
-
-def faults(dv: Section) -> Iterator[Unusable]:
-    """What is wrong with a DataVolume; the first thing says enough."""
-    try:
-        wanted(dv)
-        size(dv)
-    except Unusable as fault:
-        yield fault

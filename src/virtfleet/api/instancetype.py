@@ -1,6 +1,5 @@
 """Instance types, which say how large a VM is, and preferences, which say what its guest likes where it is silent."""
 
-# ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
 from msgspec import field
@@ -90,11 +89,8 @@ class VirtualMachineInstancetype(KubernetesObject):
     """What VMs of this type have."""
 
 
-class VirtualMachineClusterInstancetype(KubernetesObject):
+class VirtualMachineClusterInstancetype(VirtualMachineInstancetype):
     """How large VMs of any namespace are that name it."""
-
-    spec: Required[VirtualMachineInstancetypeSpec] = field(default_factory=VirtualMachineInstancetypeSpec)
-    """What VMs of this type have."""
 
 
 class ClockOffset(View):
@@ -303,8 +299,5 @@ class VirtualMachinePreference(KubernetesObject):
     """What those guests like."""
 
 
-class VirtualMachineClusterPreference(KubernetesObject):
+class VirtualMachineClusterPreference(VirtualMachinePreference):
     """What guests of any namespace like whose VMs name it."""
-
-    spec: Required[VirtualMachinePreferenceSpec] = field(default_factory=VirtualMachinePreferenceSpec)
-    """What those guests like."""

@@ -7,12 +7,13 @@ leaves the VMI's spec, and the template last.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
-Obj = dict[str, Any]
-Section = Mapping[str, Any]
+from virtfleet.api.hotplug import Obj, Parts, Section, by_name
 
 ABSENT: Final = "absent"
+_PARTS = Parts("networks", "interfaces")
+differs = _PARTS.differ
 
 
 def as_declared(spec: Section, template: Section, attached: Collection[str], *, moves: bool) -> Obj:
@@ -20,8 +21,8 @@ def as_declared(spec: Section, template: Section, attached: Collection[str], *, 
 
     `attached` are the interfaces that its status knows. Where the VM `moves`, it can go to another network as well.
     """
-    networks, interfaces = _lists(spec)
-    declared_networks, declared = (_by_name(part) for part in _lists(template))
+    networks, interfaces = _PARTS.of(spec)
+    declared_networks, declared = map(by_name, _PARTS.of(template))
     kept = [_with_state(each, declared.get(each["name"])) for each in interfaces]
     kept = [each for each in kept if each.get("state") != ABSENT or each["name"] in attached]
     known = {each["name"] for each in interfaces}
@@ -33,32 +34,24 @@ def as_declared(spec: Section, template: Section, attached: Collection[str], *, 
     there = {each["name"] for each in kept}
     joined = [_renamed(n, declared_networks.get(n["name"])) if moves else n for n in networks if n["name"] in there]
     joined += [each for name, each in declared_networks.items() if name in there - known]
-    return _written(joined, kept)
+    return _PARTS.written(joined, kept)
 
 
 def without_gone(template: Section, there: Collection[str]) -> Obj | None:
     """A template without what is to go and is not `there` any more, in the running VMI; None where nothing has gone."""
-    networks, interfaces = _lists(template)
+    networks, interfaces = _PARTS.of(template)
     gone = {each["name"] for each in interfaces if each.get("state") == ABSENT and each["name"] not in there}
     if not gone:
         return None
-    return _written(*([each for each in part if each["name"] not in gone] for part in (networks, interfaces)))
+    return _PARTS.written(*([each for each in part if each["name"] not in gone] for part in (networks, interfaces)))
 
 
 def as_of_now(started_with: Section, running: Section, template: Section) -> Obj:
     """The template that a VM was started with, but with what has come and gone since; in the order of another one."""
-    before, here, order = (tuple(map(_by_name, _lists(spec))) for spec in (started_with, running, template))
+    before, here, order = (tuple(map(by_name, _PARTS.of(spec))) for spec in (started_with, running, template))
     networks = {name: _renamed(before[0].get(name, each), each) for name, each in here[0].items()}
     interfaces = {name: _with_state(before[1].get(name, each), each) for name, each in here[1].items()}
-    change = _written(_ordered(networks, order[0]), _ordered(interfaces, order[1]))
-    domain = started_with.get("domain") or {}
-    devices = {**(domain.get("devices") or {}), **change["domain"]["devices"]}
-    return {**started_with, "networks": change["networks"], "domain": {**domain, "devices": devices}}
-
-
-def differs(spec: Section, change: Section) -> bool:
-    """Whether networks and interfaces are not those of a spec already."""
-    return _lists(spec) != _lists(change)
+    return _PARTS.into(started_with, _ordered(networks, order[0]), _ordered(interfaces, order[1]))
 
 
 def _pluggable(interface: Section, network: Section | None) -> bool:
@@ -86,16 +79,3 @@ def _renamed(network: Obj, wanted: Section | None) -> Obj:
 def _ordered(part: Mapping[str, Obj], order: Iterable[str]) -> list[Obj]:
     first = [name for name in order if name in part]
     return [part[name] for name in (*first, *(name for name in part if name not in first))]
-
-
-def _lists(spec: Section) -> tuple[list[Obj], list[Obj]]:
-    devices = (spec.get("domain") or {}).get("devices") or {}
-    return [*(spec.get("networks") or ())], [*(devices.get("interfaces") or ())]
-
-
-def _written(networks: list[Obj], interfaces: list[Obj]) -> Obj:
-    return {"networks": networks, "domain": {"devices": {"interfaces": interfaces}}}
-
-
-def _by_name(items: Iterable[Obj]) -> dict[str, Obj]:
-    return {item["name"]: item for item in items}

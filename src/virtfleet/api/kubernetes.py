@@ -1,6 +1,5 @@
 """Types of Kubernetes and CDI that the views hand on as they are, as far as admission looks into them."""
 
-# ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
 from typing import Any

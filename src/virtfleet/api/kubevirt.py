@@ -1,6 +1,5 @@
 """The KubeVirt object: one installation, its settings, and its node pools."""
 
-# ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
 from typing import Annotated

@@ -1,6 +1,5 @@
 """Metadata of objects, and small types that several kinds use."""
 
-# ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
 from typing import Annotated

@@ -1,6 +1,5 @@
 """Moving a running VM to another node: the object that asks for it, and the state that both sides report."""
 
-# ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
 from typing import Any, Final
@@ -180,25 +179,32 @@ class VirtualMachineInstanceMigrationTargetState(MigrationSide):
     node_topology: str = ""
 
 
-class MigrationConfiguration(View):
-    """Limits and behaviour of live migrations."""
+class MigrationBehaviour(View):
+    """What the cluster's settings say of migrations, and policies in their place."""
 
-    parallel_migrations_per_cluster: int | None = None
-    """Migrations at one time."""
-    parallel_outbound_migrations_per_node: int | None = None
-    """Migrations away from one node at one time."""
-    bandwidth_per_migration: Amount | None = None
-    """Bandwidth of one migration; unlimited where 0."""
-    completion_timeout_per_gi_b: int | None = None
-    """Seconds per GiB after which a migration is stopped."""
-    progress_timeout: int | None = None
-    """Seconds without progress after which a migration is stopped."""
     allow_auto_converge: bool | None = None
     """Slow the guest down so that the migration can end."""
     allow_post_copy: bool | None = None
     """Let the guest run on the target before all memory is there."""
     allow_workload_disruption: bool | None = None
     """Pause the guest where nothing else lets the migration end."""
+    bandwidth_per_migration: Amount | None = None
+    """Bandwidth of one migration; unlimited where 0."""
+    completion_timeout_per_gi_b: int | None = None
+    """Seconds per GiB after which a migration is stopped."""
+    max_downtime_ms: int | None = None
+    """Longest pause at the end of a migration."""
+
+
+class MigrationConfiguration(MigrationBehaviour):
+    """Limits and behaviour of live migrations."""
+
+    parallel_migrations_per_cluster: int | None = None
+    """Migrations at one time."""
+    parallel_outbound_migrations_per_node: int | None = None
+    """Migrations away from one node at one time."""
+    progress_timeout: int | None = None
+    """Seconds without progress after which a migration is stopped."""
     unsafe_migration_override: bool | None = None
     """Migrate even where data could be damaged."""
     disable_tls: bool | None = field(name="disableTLS", default=None)
@@ -209,8 +215,6 @@ class MigrationConfiguration(View):
     """Taint that makes VMs leave a node."""
     match_selinux_level_on_migration: bool | None = field(name="matchSELinuxLevelOnMigration", default=None)
     """Keep the SELinux level on the target."""
-    max_downtime_ms: int | None = None
-    """Longest pause at the end of a migration."""
     utility_volumes_timeout: int | None = None
     """Seconds to wait for utility volumes to be detached."""
 
@@ -230,23 +234,11 @@ class MigrationPolicySelectors(View):
     """Labels of the VM."""
 
 
-class MigrationPolicySpec(View):
+class MigrationPolicySpec(MigrationBehaviour):
     """Which VMs, and how they migrate. What is left out is as the cluster is set up."""
 
     selectors: Required[MigrationPolicySelectors | None] = None
     """Which VMs."""
-    allow_auto_converge: bool | None = None
-    """Slow the guest down so that the migration can end."""
-    allow_post_copy: bool | None = None
-    """Let the guest run on the target before all memory is there."""
-    allow_workload_disruption: bool | None = None
-    """Pause the guest where nothing else lets the migration end."""
-    bandwidth_per_migration: Amount | None = None
-    """Bandwidth of one migration; unlimited where 0."""
-    completion_timeout_per_gi_b: int | None = None
-    """Seconds per GiB after which a migration is stopped."""
-    max_downtime_ms: int | None = None
-    """Longest pause at the end of a migration."""
 
 
 class MigrationPolicyStatus(View):

@@ -1,6 +1,5 @@
 """Network interfaces of a VM and the networks that they join."""
 
-# ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
 from msgspec import field

@@ -1,6 +1,5 @@
 """Health probes of a VM, and the actions that they share with Kubernetes' containers."""
 
-# ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
 from typing import Annotated, Final

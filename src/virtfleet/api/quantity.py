@@ -76,9 +76,9 @@ class Quantity:
         return Quantity(value * _NANO, format)
 
     @staticmethod
-    def of_milli(value: int, format: str = DECIMAL) -> Quantity:  # noqa: A002
+    def of_milli(value: int) -> Quantity:
         """A number of thousandths."""
-        return Quantity(value * 10**6, format)
+        return Quantity(value * 10**6)
 
     def value(self) -> int:
         """The amount as a whole number, rounded away from zero."""

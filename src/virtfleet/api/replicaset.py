@@ -1,6 +1,5 @@
 """A number of equal, nameless VMs."""
 
-# ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
 from msgspec import field

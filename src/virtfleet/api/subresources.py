@@ -82,12 +82,11 @@ _NO_VM = "404 no such VM"
 _NO_VMI = "404 no such VMI"
 _NOT_RUNNING = f"{_NO_VMI}; 409 not running"
 _AGENT = f"{_NOT_RUNNING}, or no guest agent"
-_LATER = "400 always; says what to do instead"
 _PORTS = ("/{port}", "/{port}/{protocol}")
 
 
-def _stream(name: str, role: Role, server: Server, does: str, errors: str) -> Subresource:
-    return Subresource(VMI, name, "GET", role, server, does, errors, websocket=True)
+def _stream(name: str, does: str, errors: str, role: Role = Role.EDIT) -> Subresource:
+    return Subresource(VMI, name, "GET", role, Server.HANDLER, does, errors, websocket=True)
 
 
 def _look(name: str, does: str, errors: str = _AGENT) -> Subresource:
@@ -102,14 +101,14 @@ def _change(name: str, does: str, errors: str, role: Role = Role.EDIT) -> Subres
     return Subresource(VM, name, "PUT", role, Server.GATEWAY, does, errors)
 
 
-def _refused(resource: str, name: str, method: str, role: Role, does: str, errors: str = _LATER) -> Subresource:
-    return Subresource(resource, name, method, role, Server.NOBODY, does, errors)
+def _refused(resource: str, name: str, method: str, role: Role, does: str) -> Subresource:
+    return Subresource(resource, name, method, role, Server.NOBODY, does, "400 always; says what to do instead")
 
 
-def _of_both(name: str, method: str, role: Role, server: Server, does: str, errors: str) -> list[Subresource]:
+def _of_both(name: str, does: str, errors: str, method: str = "PUT", role: Role = Role.EDIT) -> list[Subresource]:
     return [
-        Subresource(VM, name, method, role, server, does, f"{_NO_VM}; {errors}"),
-        Subresource(VMI, name, method, role, server, does, f"{_NO_VMI}; {errors}"),
+        Subresource(resource, name, method, role, Server.GATEWAY, does, f"{missing}; {errors}")
+        for resource, missing in ((VM, _NO_VM), (VMI, _NO_VMI))
     ]
 
 
@@ -121,15 +120,11 @@ TABLE: Final = (
     # Streams
     _stream(
         "console",
-        Role.EDIT,
-        Server.HANDLER,
         "the serial console; a second one takes over",
         f"{_NO_VMI}; 400 not running, or without a serial console; 409 failed",
     ),
     _stream(
         "vnc",
-        Role.EDIT,
-        Server.HANDLER,
         "the screen, as VNC; a second one takes over unless `preserveSession=true`",
         f"{_NO_VMI}; 400 not running, or without a screen",
     ),
@@ -158,18 +153,15 @@ TABLE: Final = (
     ),
     _stream(
         "usbredir",
-        Role.EDIT,
-        Server.HANDLER,
         "a USB device of the caller's, redirected; up to four at once",
         f"{_NO_VMI}; 400 not running, or without `clientPassthrough`; 503 all four are in use",
     ),
     _stream(
         "vsock",
-        Role.CLUSTER_ADMIN,
-        Server.HANDLER,
         "a connection to the vsock port `port` of the guest, with TLS unless `tls=false`; up to 64 at once",
         f"{_NO_VMI}; 400 no such port, not running, or without `autoattachVSOCK`; 409 started without a vsock; "
         "503 64 are open. That nothing answers there is told when the stream ends (1011)",
+        Role.CLUSTER_ADMIN,
     ),
     # What the guest does
     _steer("pause", "freezes the guest's CPUs", f"{_NOT_RUNNING}, or paused already; 403 it has a liveness probe"),
@@ -205,25 +197,16 @@ TABLE: Final = (
     ),
     *_of_both(
         "evacuate/cancel",
-        "PUT",
-        Role.EDIT,
-        Server.GATEWAY,
         "takes back that the VMI is to leave its node",
         "409 another node than `evacuationNodeName` is left; 400 the node has the drain taint",
     ),
     *_of_both(
         "addvolume",
-        "PUT",
-        Role.EDIT,
-        Server.GATEWAY,
         "plugs a volume in; of a VM also into its template",
         "409 name or source is in use, or a VMI does not run; 422 not allowed; 400 otherwise",
     ),
     *_of_both(
         "removevolume",
-        "PUT",
-        Role.EDIT,
-        Server.GATEWAY,
         "unplugs a volume; of a VM also from its template",
         "409 no such volume, or not hotpluggable; 400 otherwise",
     ),
@@ -238,11 +221,10 @@ TABLE: Final = (
     # What belongs together
     *_of_both(
         "objectgraph",
-        "GET",
-        Role.VIEW,
-        Server.GATEWAY,
         "the objects that it consists of and depends on",
         "400 the selector is none",
+        "GET",
+        Role.VIEW,
     ),
     Subresource(
         VM,

@@ -44,6 +44,6 @@ def rules(configured: TLSConfiguration | None) -> TlsRules:
     """A configuration that says nothing of a version is one of TLS 1.2, as with KubeVirt."""
     if configured is None:
         return TlsRules()
-    newest = configured.min_tls_version == "VersionTLS13"
+    newest = ssl.TLSVersion.TLSv1_3 if configured.min_tls_version == "VersionTLS13" else ssl.TLSVersion.TLSv1_2
     known = [_OPENSSL[name] for name in configured.ciphers if name in _OPENSSL]
-    return TlsRules(ssl.TLSVersion.TLSv1_3 if newest else ssl.TLSVersion.TLSv1_2, ":".join(dict.fromkeys(known)))
+    return TlsRules(newest, ":".join(dict.fromkeys(known)))

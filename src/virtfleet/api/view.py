@@ -28,19 +28,14 @@ class Empty(View):
 class OneOf:
     """Values that the API accepts."""
 
-    __slots__ = ("values",)
-
     def __init__(self, *values: str) -> None:
         self.values = values
 
 
-class MapKey:
-    """Fields that identify an item of a list."""
+class MapKey(NamedTuple):
+    """The field that identifies an item of a list."""
 
-    __slots__ = ("names",)
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
+    name: str
 
 
 REQUIRED: Final = "required"

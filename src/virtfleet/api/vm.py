@@ -1,6 +1,5 @@
 """A virtual machine that can be started and stopped: it keeps an instance running, or not, as its run strategy says."""
 
-# ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
 from msgspec import field

@@ -3,7 +3,6 @@
 Its spec is what users write, here and in the templates of the kinds that make instances.
 """
 
-# ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
 from typing import Annotated

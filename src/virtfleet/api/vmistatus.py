@@ -1,6 +1,5 @@
 """What VirtFleet reports of a virtual machine instance. Nobody but its components writes these fields."""
 
-# ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
 
 from typing import Annotated

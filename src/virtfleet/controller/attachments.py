@@ -29,6 +29,7 @@ from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import PERSISTENT_VOLUMES, PODS, Obj
 from virtfleet.pods import attachment
 from virtfleet.pods.attachment import Held, Launcher
+from virtfleet.pools.placement import near
 
 _ATTACHMENTS = f"{names.APP_LABEL}={names.HOTPLUG_APP}"
 _AT_ONCE = 1  # seconds: its process waits for nothing
@@ -122,7 +123,7 @@ class Attachments:
                 volume = await self._api.get(PERSISTENT_VOLUMES, claim.spec.volume_name)
                 where = ((volume["spec"].get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms")
                 if where:
-                    pod["spec"]["affinity"] = attachment.near(pod["spec"].get("affinity") or {}, where)
+                    pod["spec"]["affinity"] = near(pod["spec"].get("affinity") or {}, where)
         return pod
 
     async def ensure(self, vmi: Instance, launcher: LauncherPod, volume: Volume) -> AttachmentPod | None:

@@ -33,7 +33,7 @@ def budget(vmi: Instance, cluster: Installation, pods: int = 1) -> Obj | None:
 
     While a VM migrates it has two Pods, and neither may be evicted.
     """
-    strategy = cluster.evicted_by(vmi.spec.eviction_strategy)
+    strategy = vmi.spec.eviction_strategy or cluster.eviction_strategy
     if strategy not in ("LiveMigrate", "External") and not (strategy == "LiveMigrateIfPossible" and vmi.migratable):
         return None
     owner = {"metadata": {"name": vmi.name, "uid": vmi.uid}}

@@ -13,8 +13,7 @@ from aiohttp import web
 
 from virtfleet.api.kinds import BY_NAME, VM, VMI
 from virtfleet.api.subresources import GROUP, VERSIONS
-from virtfleet.dashboard.passing import body
-from virtfleet.dashboard.paths import is_name
+from virtfleet.dashboard.passing import body, is_name
 from virtfleet.dashboard.visitors import Visitor
 from virtfleet.installation import Installation
 from virtfleet.kube.client import Client

@@ -7,18 +7,17 @@ metrics is open to the cluster's network, where this server has to be, too.
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import aiohttp
 from aiohttp import web
 
 from virtfleet.api import names
-from virtfleet.dashboard.paths import is_name
+from virtfleet.dashboard.passing import is_name
 from virtfleet.dashboard.visitors import Visitor
 from virtfleet.kube.certificates import client_context
 from virtfleet.kube.component import PORT
 from virtfleet.kube.errors import ApiError
-from virtfleet.kube.resource import CONFIG_MAPS, KUBEVIRTS, PODS, VMIS, Obj
+from virtfleet.kube.resource import CONFIG_MAPS, KUBEVIRTS, PODS, VMIS
 
 _AUTHORITY, _BUNDLE = "kubevirt-ca", "ca-bundle"
 _PATIENCE = 5.0
@@ -67,8 +66,9 @@ async def _page(visitor: Visitor, node: str) -> str:
         raise ApiError("NotFound", "it does not run")
     namespace = kubevirts[0]["metadata"]["namespace"]
     pods = await visitor.api.list(PODS, namespace, labels=f"{names.APP_LABEL}=virt-handler")
-    addresses = [_address(pod) for pod in pods if (pod.get("spec") or {}).get("nodeName") == node]
-    if not (address := next(filter(None, addresses), "")):
+    here = [pod.get("status") or {} for pod in pods if (pod.get("spec") or {}).get("nodeName") == node]
+    address = next((str(s["podIP"]) for s in here if s.get("podIP") and s.get("phase") == "Running"), "")
+    if not address:
         raise ApiError("NotFound", f"no handler runs on {node}")
     bundle = (await visitor.api.get(CONFIG_MAPS, _AUTHORITY, namespace)).get("data", {}).get(_BUNDLE, "")
     context = client_context(bundle.encode(), None)
@@ -82,8 +82,3 @@ async def _page(visitor: Visitor, node: str) -> str:
             return (await answer.content.read(_LARGEST)).decode(errors="replace") if answer.status == 200 else ""
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise ApiError("ServiceUnavailable", f"the handler of {node} is not reached from here: {error}") from error
-
-
-def _address(pod: Obj) -> str:
-    status: dict[str, Any] = pod.get("status") or {}
-    return str(status.get("podIP") or "") if status.get("phase") == "Running" else ""

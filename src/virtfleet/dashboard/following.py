@@ -18,7 +18,7 @@ import msgspec
 import orjson
 from aiohttp import web
 
-from virtfleet.dashboard.paths import is_name
+from virtfleet.dashboard.passing import is_name
 from virtfleet.dashboard.rows import FOLLOWED, WHOLE, Followed, whole
 from virtfleet.dashboard.visitors import Visitor
 from virtfleet.kube.errors import SILENT, ApiError, is_gone
@@ -54,7 +54,7 @@ async def follow(request: web.Request, visitor: Visitor) -> web.StreamResponse:
         await asyncio.wait([listening])
     finally:
         listening.cancel()
-        await page.end()
+        await page.owned.end()
         await socket.close()
     return socket
 
@@ -64,7 +64,7 @@ class _Page:
         self._socket = socket
         self._visitor = visitor
         self._lists: dict[int, asyncio.Task[None]] = {}
-        self._owned = Owned()
+        self.owned = Owned()
 
     async def listen(self) -> None:
         async for message in self._socket:
@@ -83,7 +83,7 @@ class _Page:
                 continue
             task = tasks.start(self._follow(wish), f"a page's list: {wish.kind}", expected=(OSError,))
             self._lists[wish.id] = task
-            self._owned.add(task)
+            self.owned.add(task)
 
     def _senseless(self, wish: Wish) -> str:
         if wish.kind not in FOLLOWED:
@@ -94,9 +94,6 @@ class _Page:
 
     async def say(self, number: int, **what: Any) -> None:
         await self._socket.send_str(orjson.dumps({"id": number, **what}).decode())
-
-    async def end(self) -> None:
-        await self._owned.end()
 
     async def _follow(self, wish: Wish) -> None:
         backoff = Backoff(0.5, 15.0)
@@ -133,16 +130,19 @@ class _Page:
         news = asyncio.Event()
 
         async def tell() -> None:
+            rows = [row for row in changed.values() if row is not None]
+            gone = [uid for uid, row in changed.items() if row is None]
+            changed.clear()
+            await self.say(wish.id, rows=rows, gone=gone)
+
+        async def go_on_telling() -> None:
             while True:
                 await news.wait()
                 await asyncio.sleep(_GATHERING)
                 news.clear()
-                told = dict(changed)
-                changed.clear()
-                rows = [row for row in told.values() if row is not None]
-                await self.say(wish.id, rows=rows, gone=[uid for uid, row in told.items() if row is None])
+                await tell()
 
-        telling = tasks.held(tell(), "telling a page")
+        telling = tasks.held(go_on_telling(), "telling a page")
         try:
             async with self._visitor.api.watch(
                 followed.resource,
@@ -164,8 +164,7 @@ class _Page:
         finally:
             telling.cancel()
         if changed:
-            rows = [row for row in changed.values() if row is not None]
-            await self.say(wish.id, rows=rows, gone=[uid for uid, row in changed.items() if row is None])
+            await tell()
         return version
 
 
@@ -178,9 +177,6 @@ def _fields(wish: Wish) -> str:
 def _shown(wish: Wish, followed: Followed, data: bytes) -> dict[str, Any]:
     obj = orjson.loads(data)
     if wish.name and wish.kind in WHOLE:
-        resource = followed.resource
-        return {
-            **followed.row(obj),
-            "object": {"apiVersion": resource.api_version, "kind": resource.kind, **whole(obj)},
-        }
+        about = {"apiVersion": followed.resource.api_version, "kind": followed.resource.kind}
+        return {**followed.row(obj), "object": {**about, **whole(obj)}}
     return followed.row(obj)

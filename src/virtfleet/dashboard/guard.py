@@ -53,7 +53,7 @@ class Guard:
                 self._check_host(request)
                 return self._marked(await handler(request))
             except ApiError as error:
-                return self._marked(refusal(error))
+                return self._marked(web.json_response(error.status(), status=error.code))
 
         return checked
 
@@ -106,11 +106,6 @@ class Guard:
             response.headers.setdefault("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
             response.headers.setdefault("Cache-Control", "no-store")
         return response
-
-
-def refusal(error: ApiError) -> web.Response:
-    """An error as the pages read it: a Status object, as from the API server."""
-    return web.json_response(error.status(), status=error.code)
 
 
 def _without_port(host: str) -> str:

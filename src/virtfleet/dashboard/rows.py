@@ -66,7 +66,6 @@ def _vm(obj: Obj) -> Obj:
     spec = obj.get("spec") or {}
     conditions = _part(obj, "status", "conditions") or ()
     return {
-        **_about(obj),
         **_size(_part(spec, "template", "spec") or {}),
         "status": _part(obj, "status", "printableStatus") or "",
         "strategy": spec.get("runStrategy") or ("Always" if spec.get("running") else "Halted"),
@@ -81,7 +80,6 @@ def _vmi(obj: Obj) -> Obj:
     conditions, size = _conditions(obj), _size(obj.get("spec") or {})
     move = status.get("migrationState") or {}
     return {
-        **_about(obj),
         **size,
         "cpus": (_part(status, "currentCPUTopology", "cores") or 0)
         * (_part(status, "currentCPUTopology", "sockets") or 1)
@@ -109,7 +107,6 @@ def _node(obj: Obj) -> Obj:
     works = [k.removeprefix(names.HYPERVISOR_WORKS) for k in labels if k.startswith(names.HYPERVISOR_WORKS)]
     allocatable = status.get("allocatable") or {}
     return {
-        **_about(obj),
         "labels": labels,
         "hypervisors": sorted(works),
         "schedulable": labels.get(names.SCHEDULABLE) == "true",
@@ -126,7 +123,6 @@ def _pod(obj: Obj) -> Obj:
     status = obj.get("status") or {}
     containers = status.get("containerStatuses") or ()
     return {
-        **_about(obj),
         "node": _part(obj, "spec", "nodeName") or "",
         "phase": status.get("phase", ""),
         "ready": bool(containers) and all(c.get("ready") for c in containers),
@@ -138,7 +134,6 @@ def _pod(obj: Obj) -> Obj:
 def _migration(obj: Obj) -> Obj:
     state = _part(obj, "status", "migrationState") or {}
     return {
-        **_about(obj),
         "vmi": _part(obj, "spec", "vmiName") or "",
         "phase": _part(obj, "status", "phase") or "",
         "from": state.get("sourceNode", ""),
@@ -152,7 +147,6 @@ def _migration(obj: Obj) -> Obj:
 
 def _event(obj: Obj) -> Obj:
     return {
-        **_about(obj),
         "type": obj.get("type", ""),
         "reason": obj.get("reason", ""),
         "message": str(obj.get("message", ""))[:_LONGEST],
@@ -170,21 +164,17 @@ def whole(obj: Obj) -> Obj:
 
 
 def _kubevirt(obj: Obj) -> Obj:
-    return {**_about(obj), "object": whole(obj)}
+    return {"object": whole(obj)}
 
 
 def _claim(obj: Obj) -> Obj:
-    return {
-        **_about(obj),
-        "size": _part(obj, "status", "capacity", "storage") or "",
-        "phase": _part(obj, "status", "phase") or "",
-    }
+    status = obj.get("status") or {}
+    return {"size": _part(status, "capacity", "storage") or "", "phase": status.get("phase") or ""}
 
 
 def _type(obj: Obj) -> Obj:
     spec = obj.get("spec") or {}
     return {
-        **_about(obj),
         "cpus": _part(spec, "cpu", "guest") or 0,
         "memory": _part(spec, "memory", "guest") or "",
         "title": (obj["metadata"].get("annotations") or {}).get("openshift.io/display-name", ""),
@@ -196,8 +186,12 @@ class Followed:
     """A kind that pages follow, and what they see of it."""
 
     resource: Resource
-    row: Callable[[Obj], Obj]
+    more: Callable[[Obj], Obj] = lambda _: {}
     labels: str = ""
+
+    def row(self, obj: Obj) -> Obj:
+        """What they see of one object."""
+        return _about(obj) | self.more(obj)
 
 
 FOLLOWED = {
@@ -208,9 +202,9 @@ FOLLOWED = {
     "migrations": Followed(VMI_MIGRATIONS, _migration),
     "events": Followed(EVENTS, _event),
     KUBEVIRTS.plural: Followed(KUBEVIRTS, _kubevirt),
-    "namespaces": Followed(NAMESPACES, _about),
+    "namespaces": Followed(NAMESPACES),
     "claims": Followed(PERSISTENT_VOLUME_CLAIMS, _claim),
-    "networks": Followed(NETWORK_ATTACHMENTS, _about),
+    "networks": Followed(NETWORK_ATTACHMENTS),
     "instancetypes": Followed(CLUSTER_INSTANCETYPES, _type),
     "preferences": Followed(CLUSTER_PREFERENCES, _type),
 }

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 from aiohttp import web
 
 from virtfleet.dashboard import answers, figures, pages
 from virtfleet.dashboard.following import follow
 from virtfleet.dashboard.guard import Guard
-from virtfleet.dashboard.passing import body, pass_on
-from virtfleet.dashboard.paths import PREFIX
+from virtfleet.dashboard.passing import PREFIX, body, pass_on
 from virtfleet.dashboard.visitors import IDLE, Visitor
 from virtfleet.kube.errors import ApiError
 
@@ -20,11 +21,11 @@ class Login(msgspec.Struct, forbid_unknown_fields=True):
     token: str = ""
 
 
+@dataclass
 class Dashboard:
     """The routes of one server."""
 
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
+    _guard: Guard
 
     def routes(self) -> list[web.RouteDef]:
         guard = self._guard

@@ -50,22 +50,20 @@ class Visitor:
     """What goes on for them, and ends with them."""
 
 
+@dataclass(eq=False, repr=False)
 class Visitors:
-    """All who are logged in. They are known to this process alone, and gone with it."""
+    """All who are logged in. They are known to this process alone, and gone with it.
 
-    def __init__(
-        self, config: Callable[[str], Config], *, key: str = "", header: str = "", used: Callable[[str], object] = id
-    ) -> None:
-        """`config` is that of a visitor with a token, or of the owner where the server has one: then `key` is set.
+    `config` is that of a visitor with a token, or of the owner where the server has one: then `key` is set. `used` is
+    told the next key when one was used.
+    """
 
-        `used` is told the next key when one was used.
-        """
-        self.key = key
-        self.header = header
-        self._config = config
-        self._used = used
-        self._salt = secrets.token_bytes(32)
-        self._known: dict[str, Visitor] = {}
+    config: Callable[[str], Config]
+    key: str = ""
+    header: str = ""
+    used: Callable[[str], object] = id
+    _salt: bytes = field(default_factory=lambda: secrets.token_bytes(32), init=False)
+    _known: dict[str, Visitor] = field(default_factory=dict, init=False)
 
     @property
     def way(self) -> str:
@@ -81,7 +79,7 @@ class Visitors:
                 )
             self.key = secrets.token_urlsafe(32)
             visitor = await self._visitor("")
-            self._used(self.key)
+            self.used(self.key)
         else:
             token = _token(header or "") if self.way == "header" else given.strip()
             if not token or len(token) > LONGEST_TOKEN or not token.isascii() or not token.isprintable():
@@ -95,15 +93,14 @@ class Visitors:
 
     async def find(self, cookie: str, header: str | None) -> Visitor | None:
         """Who makes a request."""
-        if self.way == "header":
-            token = _token(header or "")
-            return self._alive(self._mark(token)) if token else None
-        return self._alive(self._mark(cookie)) if cookie else None
+        proof = _token(header or "") if self.way == "header" else cookie
+        return self._alive(proof) if proof else None
 
     async def leave(self, visitor: Visitor) -> None:
         """Log somebody out, with all that goes on for them."""
         self._known = {mark: other for mark, other in self._known.items() if other is not visitor}
-        await self._end(visitor)
+        await visitor.streams.end()
+        await visitor.api.__aexit__()
 
     async def close(self) -> None:
         for visitor in list(self._known.values()):
@@ -115,8 +112,8 @@ class Visitors:
         """What is kept of a secret: nobody finds out by time how much of a guess was right."""
         return hmac.new(self._salt, text.encode(errors="replace"), hashlib.sha256).hexdigest()
 
-    def _alive(self, mark: str) -> Visitor | None:
-        visitor = self._known.get(mark)
+    def _alive(self, proof: str) -> Visitor | None:
+        visitor = self._known.get(self._mark(proof))
         now = time.monotonic()
         if visitor is None or (now - visitor.seen > IDLE and not len(visitor.streams)):
             return None
@@ -124,15 +121,15 @@ class Visitors:
         return visitor
 
     async def _of_header(self, token: str) -> Visitor:
-        known = self._alive(self._mark(token))
+        known = self._alive(token)
         if known is None:
             known = await self._visitor(token)
-            await self._remember("", known, mark=self._mark(token))
+            await self._remember(token, known)
         return known
 
-    async def _remember(self, cookie: str, visitor: Visitor, mark: str = "") -> None:
+    async def _remember(self, proof: str, visitor: Visitor) -> None:
         visitor.seen = time.monotonic()
-        self._known[mark or self._mark(cookie)] = visitor
+        self._known[self._mark(proof)] = visitor
         by_age = sorted(self._known.values(), key=lambda v: v.seen)
         idle = [v for v in by_age if visitor.seen - v.seen > IDLE and not len(v.streams)]
         for other in idle or by_age[: max(0, len(by_age) - MOST_VISITORS)]:
@@ -140,7 +137,7 @@ class Visitors:
 
     async def _visitor(self, token: str) -> Visitor:
         """Somebody whom the API server knows."""
-        config = self._config(token)
+        config = self.config(token)
         api = await Client(config, user_agent=_AGENT).__aenter__()
         try:
             review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
@@ -155,10 +152,6 @@ class Visitors:
             await api.__aexit__()
             raise ApiError("Unauthorized", "the cluster does not know who you are")
         return Visitor(config, api, user, secrets.token_urlsafe(32))
-
-    async def _end(self, visitor: Visitor) -> None:
-        await visitor.streams.end()
-        await visitor.api.__aexit__()
 
 
 def _token(header: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from virtfleet.api.subresources import GROUP, Role, Subresource
 from virtfleet.gateway.frontproxy import User
@@ -22,18 +21,14 @@ async def require(api: KubeApi, user: User, asked: Subresource, version: str, na
     status = review.get("status") or {}
     if status.get("allowed") is True:
         return
+    role = "cluster-admin" if asked.role is Role.CLUSTER_ADMIN else f"kubevirt.io:{asked.role.value}"
     what = f'{asked.verb} resource "{asked.rbac}" in API group "{GROUP}" in the namespace "{namespace}"'
     log.warning("refused %s of %r to %r: %s", what, name, user.name, status.get("reason") or "no role allows it")
     raise ApiError(
         "Forbidden",
-        f'{asked.rbac}.{GROUP} "{name}" is forbidden: User "{user.name}" cannot {what}; '
-        f"the role {_role(asked)} allows it",
+        f'{asked.rbac}.{GROUP} "{name}" is forbidden: User "{user.name}" cannot {what}; the role {role} allows it',
         details={"name": name, "group": GROUP, "kind": asked.resource},
     )
-
-
-def _role(asked: Subresource) -> str:
-    return "cluster-admin" if asked.role is Role.CLUSTER_ADMIN else f"kubevirt.io:{asked.role.value}"
 
 
 def _review(user: User, asked: Subresource, version: str, namespace: str, name: str) -> Obj:
@@ -46,13 +41,15 @@ def _review(user: User, asked: Subresource, version: str, namespace: str, name: 
         "subresource": asked.name,
         "name": name,
     }
-    who: dict[str, Any] = {"user": user.name, "groups": list(user.groups)}
-    if user.uid:
-        who["uid"] = user.uid
-    if user.extra:
-        who["extra"] = {key: list(values) for key, values in user.extra.items()}
+    spec = {
+        "user": user.name,
+        "groups": [*user.groups],
+        "uid": user.uid,
+        "extra": {key: [*values] for key, values in user.extra.items()},
+        "resourceAttributes": {key: value for key, value in attributes.items() if value},
+    }
     return {
         "apiVersion": SUBJECT_ACCESS_REVIEWS.api_version,
         "kind": SUBJECT_ACCESS_REVIEWS.kind,
-        "spec": {**who, "resourceAttributes": {key: value for key, value in attributes.items() if value}},
+        "spec": {key: value for key, value in spec.items() if value},
     }

@@ -15,7 +15,6 @@ from virtfleet.api.subresources import GROUP, TABLE, VERSIONS, VM, VMI, Subresou
 from virtfleet.kube.resource import VMIS, VMS, Obj
 
 _KINDS = {VM: VMS.kind, VMI: VMIS.kind, "expand-vm-spec": VMS.kind}
-_ACTIONS = {"GET": "get", "PUT": "put"}
 _INFO = {"title": "VirtFleet subresources", "version": virtfleet.__version__}
 # How the two versions of OpenAPI tell of a part of the path, and of what is sent.
 _ANY: Obj = {"schema": {"type": "object"}}
@@ -38,11 +37,6 @@ def group() -> Obj:
         "preferredVersion": versions[0],
         "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}],
     }
-
-
-def groups() -> Obj:
-    """All groups that virt-api serves."""
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group()]}
 
 
 def resources(version: str) -> Obj:
@@ -71,14 +65,11 @@ def resources(version: str) -> Obj:
 
 def openapi_index() -> Obj:
     """Where the OpenAPI v3 document of each version is; its hash says whether it is new."""
-    return {
-        "paths": {
-            f"apis/{GROUP}/{version}": {
-                "serverRelativeURL": f"/openapi/v3/apis/{GROUP}/{version}?hash={_digest(version)}"
-            }
-            for version in VERSIONS
-        }
-    }
+    paths = {}
+    for version in VERSIONS:
+        path, digest = f"apis/{GROUP}/{version}", hashlib.sha256(openapi(version)).hexdigest().upper()
+        paths[path] = {"serverRelativeURL": f"/openapi/v3/{path}?hash={digest}"}
+    return {"paths": paths}
 
 
 @cache
@@ -95,14 +86,10 @@ def swagger() -> Obj:
 
 def _paths(version: str, dialect: Obj) -> Obj:
     return {
-        f"/apis/{GROUP}/{version}{path}": {_ACTIONS[entry.method]: _operation(entry, version, path, dialect)}
+        f"/apis/{GROUP}/{version}{path}": {entry.method.lower(): _operation(entry, version, path, dialect)}
         for entry in TABLE
         for path in entry.paths()
     }
-
-
-def _digest(version: str) -> str:
-    return hashlib.sha256(openapi(version)).hexdigest().upper()
 
 
 def _operation(entry: Subresource, version: str, path: str, dialect: Obj) -> Obj:
@@ -110,7 +97,7 @@ def _operation(entry: Subresource, version: str, path: str, dialect: Obj) -> Obj
     name = "".join(part.strip("{}").title() for part in parts)
     puts = entry.method == "PUT"
     return {
-        "operationId": f"{_ACTIONS[entry.method]}{version.title()}{name.replace('-', '')}",
+        "operationId": f"{entry.method.lower()}{version.title()}{name.replace('-', '')}",
         "description": entry.does,
         "tags": [GROUP],
         "responses": {"200": {"description": "OK"}},

@@ -6,6 +6,8 @@ refusal. Where nobody answers, the API server goes on to the VM's disruption bud
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from virtfleet.admission import eviction
 from virtfleet.gateway.knowledge import Knowledge, NotYet
 from virtfleet.kube.api import KubeApi
@@ -13,12 +15,12 @@ from virtfleet.kube.errors import ApiError, ignoring, is_not_found
 from virtfleet.kube.resource import PODS, VMIS, Obj, Resource
 
 
+@dataclass
 class Evictions:
     """Reads Pod and VMI from the API server each time: they are about to change."""
 
-    def __init__(self, api: KubeApi, knowledge: Knowledge) -> None:
-        self._api = api
-        self._knowledge = knowledge
+    _api: KubeApi
+    _knowledge: Knowledge
 
     async def review(self, request: Obj) -> Obj:
         """The answer to a validating review of an eviction."""
@@ -28,10 +30,7 @@ class Evictions:
             verdict = eviction.Verdict(False, f"virt-api cannot tell yet what becomes of the VM: {error}")
         if verdict.allowed:
             return {"allowed": True}
-        return {
-            "allowed": False,
-            "status": {"code": 429, "reason": "TooManyRequests", "message": verdict.message},
-        }
+        return {"allowed": False, "status": {"code": 429, "reason": "TooManyRequests", "message": verdict.message}}
 
     async def _verdict(self, request: Obj) -> eviction.Verdict:
         namespace = request.get("namespace", "")

@@ -8,8 +8,9 @@ name and the names of the headers are published in a ConfigMap, which is followe
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
@@ -25,6 +26,7 @@ from virtfleet.kube.resource import CONFIG_MAPS
 
 log = logging.getLogger(__name__)
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 NAMESPACE, NAME = "kube-system", "extension-apiserver-authentication"
 
 
@@ -50,16 +52,12 @@ class Settings:
     extra_prefixes: tuple[str, ...] = ()
 
 
-class _ConfigMap(msgspec.Struct):
-    data: dict[str, str] = {}
-
-
 def read_settings(config_map: bytes) -> Settings:
     """What the ConfigMap says."""
-    data = msgspec.json.decode(config_map, type=_ConfigMap).data
+    data = orjson.loads(config_map).get("data") or {}
 
     def texts(key: str) -> tuple[str, ...]:
-        return tuple(msgspec.convert(orjson.loads(data.get(f"requestheader-{key}") or "[]"), list[str]))
+        return msgspec.json.decode(data.get(f"requestheader-{key}") or "[]", type=tuple[str, ...])
 
     return Settings(
         data.get("requestheader-client-ca-file", "").encode(),
@@ -83,6 +81,15 @@ class FrontProxy:
     def _settings(self) -> Settings:
         return self.cache.get(f"{NAMESPACE}/{NAME}") or Settings()
 
+    def document(self, path: str, body: bytes) -> web.RouteDef:
+        """A route to what is there for everybody whom the API server names."""
+
+        async def serve(request: web.Request) -> web.StreamResponse:
+            self.user(request)
+            return web.Response(body=body, content_type="application/json")
+
+        return web.get(path, telling(serve))
+
     def authorities(self, _: Credential) -> bytes:
         """Whose certificates the server takes at all."""
         return self._settings.authorities
@@ -104,6 +111,28 @@ class FrontProxy:
             next(iter(_values(request, settings.uid_headers)), ""),
             _extra(request, settings.extra_prefixes),
         )
+
+
+def answer(document: Any, status: int = 200) -> web.Response:
+    """A document in JSON."""
+    return web.Response(body=orjson.dumps(document), status=status, content_type="application/json")
+
+
+def failure(error: ApiError) -> web.Response:
+    """An error as the API server passes it on: a Status object."""
+    return answer(error.status(), error.code)
+
+
+def telling(serve: Handler) -> Handler:
+    """A handler of requests that tells the client of an error."""
+
+    async def told(request: web.Request) -> web.StreamResponse:
+        try:
+            return await serve(request)
+        except ApiError as error:
+            return failure(error)
+
+    return told
 
 
 def _values(request: web.Request, headers: tuple[str, ...]) -> tuple[str, ...]:

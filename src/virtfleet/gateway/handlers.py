@@ -11,6 +11,7 @@ import asyncio
 import logging
 import ssl
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import aiohttp
 import msgspec
@@ -23,7 +24,7 @@ from virtfleet.kube import certificates, proxy
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.certificates import Credential
-from virtfleet.kube.component import PORT, MountedCredential
+from virtfleet.kube.component import MountedCredential
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.pods import PodView
 from virtfleet.kube.resource import PODS, VMIS
@@ -50,12 +51,7 @@ class Handlers:
     """Run `pods`. `namespace` is that of the installation, `credential` virt-api's own."""
 
     def __init__(
-        self,
-        api: KubeApi,
-        namespace: str,
-        credential: MountedCredential,
-        session: aiohttp.ClientSession,
-        port: int = PORT,
+        self, api: KubeApi, namespace: str, credential: MountedCredential, session: aiohttp.ClientSession, port: int
     ) -> None:
         self.pods: Cache[PodView] = Cache(
             api,
@@ -70,7 +66,6 @@ class Handlers:
         self._credential = credential
         self._session = session
         self._port = port
-        self._context: tuple[Credential, ssl.SSLContext] | None = None
 
     async def forward(
         self, request: web.Request, vmi: Vmi, subresource: str, body: bytes | None = None
@@ -85,7 +80,7 @@ class Handlers:
                 request,
                 self._session,
                 f"https://{await self._address(node)}:{self._port}{path}{query}",
-                ssl=self._tls(),
+                ssl=_tls(self._credential.current()),
                 server_name=VIRT_HANDLER,
                 headers=headers,
                 body=body,
@@ -124,8 +119,7 @@ class Handlers:
     def _acting(self, node: str) -> list[PodView]:
         return [pod for pod in self.pods.by_index("node", node) if pod.ready and pod.status.pod_ip]
 
-    def _tls(self) -> ssl.SSLContext:
-        credential = self._credential.current()
-        if self._context is None or self._context[0] is not credential:
-            self._context = (credential, certificates.client_context(credential.bundle, credential))
-        return self._context[1]
+
+@lru_cache(1)
+def _tls(credential: Credential) -> ssl.SSLContext:
+    return certificates.client_context(credential.bundle, credential)

@@ -5,6 +5,8 @@ Nobody who has just created a type is to be told that there is none, so nothing 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from virtfleet.admission import shape
 from virtfleet.admission.defaults import complete_vmi_spec
 from virtfleet.admission.findings import Findings
@@ -28,11 +30,11 @@ def concerns(request: Obj) -> bool:
     return is_typed(vm) and spec.get("template") is not None and not metadata.get("deletionTimestamp")
 
 
+@dataclass
 class TypedVms:
     """Completes and expands VMs that name a type."""
 
-    def __init__(self, api: KubeApi) -> None:
-        self._api = api
+    _api: KubeApi
 
     async def completed(self, request: Obj, findings: Findings) -> Obj:
         """The VM with the names that it leaves to volumes, and with what of its preference is settled at once."""

@@ -13,10 +13,6 @@ from virtfleet.kube.cache import Cache
 from virtfleet.kube.resource import KUBEVIRTS, VMI_MIGRATIONS, VMIS, Obj
 
 
-def _vmi_of(migration: Obj) -> Iterable[str]:
-    return (f"{migration['metadata']['namespace']}/{migration['spec'].get('vmiName')}",)
-
-
 class NotYet(Exception):
     """What decisions need is not known yet."""
 
@@ -27,7 +23,8 @@ class Knowledge:
     def __init__(self, api: KubeApi) -> None:
         self._installations: Cache[Installation] = Cache(api, KUBEVIRTS, decode=Installation.decode)
         self._vmis: Cache[Obj] = Cache(api, VMIS, decode=orjson.loads)
-        self._migrations: Cache[Obj] = Cache(api, VMI_MIGRATIONS, decode=orjson.loads, indexes={"vmi": _vmi_of})
+        of_vmi = {"vmi": lambda move: (f"{move['metadata']['namespace']}/{move['spec'].get('vmiName')}",)}
+        self._migrations: Cache[Obj] = Cache(api, VMI_MIGRATIONS, decode=orjson.loads, indexes=of_vmi)
         self.caches = (self._installations, self._vmis, self._migrations)
 
     def cluster(self) -> Installation:

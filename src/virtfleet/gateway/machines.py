@@ -44,6 +44,10 @@ class _Machine(Generic[V]):
         """Its namespace."""
         return self.view.metadata.namespace
 
+    def patch(self, **changed: Obj) -> Obj:
+        """A merge patch, which is refused where somebody else has changed it in between."""
+        return {"metadata": {"resourceVersion": self.view.metadata.resource_version}, **changed}
+
     def conflict(self, why: str) -> ApiError:
         """It is not in the state that the request needs."""
         kind = (VMS if isinstance(self.view, VirtualMachine) else VMIS).kind.lower()
@@ -90,11 +94,11 @@ class Options(msgspec.Struct, rename="camel", kw_only=True):
     dry_run: list[str] | None = None
 
 
+@dataclass
 class Machines:
     """Reads VMs and VMIs."""
 
-    def __init__(self, api: KubeApi) -> None:
-        self._api = api
+    _api: KubeApi
 
     async def vm(self, namespace: str, name: str) -> Vm:
         """A VM. Raises ApiError where there is none."""
@@ -123,14 +127,9 @@ class Machines:
     async def _get(self, resource: Resource, namespace: str, name: str) -> Obj:
         with ignoring(is_not_found):
             return await self._api.get(resource, name, namespace)
-        raise not_found(resource, name, namespace)
-
-
-def not_found(resource: Resource, name: str, namespace: str) -> ApiError:
-    """There is no such object."""
-    kind = resource.kind.lower()
-    message = f'{kind}.{names.GROUP} "{name}" not found in namespace {namespace}'
-    return ApiError("NotFound", message, details=_details(kind, name))
+        kind = resource.kind.lower()
+        message = f'{kind}.{names.GROUP} "{name}" not found in namespace {namespace}'
+        raise ApiError("NotFound", message, details=_details(kind, name))
 
 
 def bad_request(why: str) -> ApiError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from virtfleet.gateway.knowledge import Knowledge
 from virtfleet.gateway.machines import VM_NOT_RUNNING, Machines, Options, Vmi, bad_request
 from virtfleet.kube.api import KubeApi
@@ -21,13 +23,13 @@ class EvacuateCancelOptions(Options):
     evacuation_node_name: str = ""
 
 
+@dataclass
 class Moving:
     """Carries such requests out."""
 
-    def __init__(self, api: KubeApi, machines: Machines, knowledge: Knowledge) -> None:
-        self._api = api
-        self._machines = machines
-        self._knowledge = knowledge
+    _api: KubeApi
+    _machines: Machines
+    _knowledge: Knowledge
 
     async def migrate(self, namespace: str, name: str, options: MigrateOptions) -> None:
         """Ask virt-controller to move a VM."""
@@ -54,8 +56,7 @@ class Moving:
             return
         if options.evacuation_node_name != leaving:
             raise vmi.conflict(f"it leaves node {leaving}, not {options.evacuation_node_name or 'one without a name'}")
-        version = {"resourceVersion": vmi.view.metadata.resource_version}
-        patch = {"metadata": version, "status": {"evacuationNodeName": None}}
+        patch = vmi.patch(status={"evacuationNodeName": None})
         await self._api.patch(VMIS, vmi.name, patch, vmi.namespace, dry_run=bool(options.dry_run))
 
     async def _check_taint(self, name: str) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 
 from virtfleet.api.disks import Volume
-from virtfleet.api.networks import Network
 from virtfleet.api.selectors import Selector, SelectorError, from_label_selector
-from virtfleet.api.vmi import AccessCredential, VirtualMachineInstanceSpec
+from virtfleet.api.vmi import VirtualMachineInstanceSpec
 from virtfleet.gateway.machines import Vm, Vmi, bad_request
 from virtfleet.instancetypes.finding import reference
 from virtfleet.instancetypes.matching import PARTS, named
@@ -106,11 +105,15 @@ def _launcher(vmi: Vmi) -> Obj:
 
 def _dependencies(spec: VirtualMachineInstanceSpec, namespace: str) -> Iterator[Obj]:
     for credential in spec.access_credentials:
-        yield from (_node("Secret", name, namespace) for name in _secrets_of_credential(credential))
+        for kind in (credential.ssh_public_key, credential.user_password):
+            if kind and kind.source and kind.source.secret:
+                yield _node("Secret", kind.source.secret.secret_name, namespace)
     for volume in spec.volumes:
         yield from _of_volume(volume, namespace)
     for network in spec.networks:
-        yield from _of_network(network, namespace)
+        if network.multus:
+            place, _, name = network.multus.network_name.rpartition("/")
+            yield _node("NetworkAttachmentDefinition", name, place or namespace, optional=True)
 
 
 def _of_volume(volume: Volume, namespace: str) -> Iterator[Obj]:
@@ -129,15 +132,3 @@ def _of_volume(volume: Volume, namespace: str) -> Iterator[Obj]:
     for cloud_init in (volume.cloud_init_no_cloud, volume.cloud_init_config_drive):
         references = (cloud_init.secret_ref, cloud_init.network_data_secret_ref) if cloud_init else ()
         yield from (_node("Secret", reference.name, namespace) for reference in references if reference)
-
-
-def _of_network(network: Network, namespace: str) -> Iterator[Obj]:
-    if network.multus:
-        place, _, name = network.multus.network_name.rpartition("/")
-        yield _node("NetworkAttachmentDefinition", name, place or namespace, optional=True)
-
-
-def _secrets_of_credential(credential: AccessCredential) -> Iterator[str]:
-    for kind in (credential.ssh_public_key, credential.user_password):
-        if kind and kind.source and kind.source.secret:
-            yield kind.source.secret.secret_name

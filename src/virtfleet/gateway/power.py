@@ -133,7 +133,7 @@ def _requests(vm: Vm, *requests: Obj, grace: int | None = None) -> Change:
     if [r["action"] for r in requests] != ["Stop"]:
         _check_nothing_waits(vm)
     status = {"stateChangeRequests": [*requests], "startFailure": None}
-    return Change({**_version(vm), "status": status}, of_status=True, grace=grace)
+    return Change(vm.patch(status=status), of_status=True, grace=grace)
 
 
 def _check_nothing_waits(vm: Vm) -> None:
@@ -143,22 +143,18 @@ def _check_nothing_waits(vm: Vm) -> None:
 
 def _switched(vm: Vm, *, on: bool, grace: int | None = None) -> Change:
     spec: Obj = {"runStrategy": "Always" if on else "Halted"} if vm.view.spec.run_strategy else {"running": on}
-    return Change({**_version(vm), "spec": spec}, grace=grace)
-
-
-def _version(vm: Vm) -> Obj:
-    return {"metadata": {"resourceVersion": vm.view.metadata.resource_version}}
+    return Change(vm.patch(spec=spec), grace=grace)
 
 
 # --- carrying out
 
 
+@dataclass
 class Power:
     """Carries such requests out."""
 
-    def __init__(self, api: KubeApi, machines: Machines) -> None:
-        self._api = api
-        self._machines = machines
+    _api: KubeApi
+    _machines: Machines
 
     async def start(self, namespace: str, name: str, options: StartOptions) -> None:
         """Start a VM, or pause it as soon as it has started."""
@@ -196,13 +192,12 @@ class Power:
                     raise
 
     async def _write(self, vm: Vm, vmi: Vmi | None, change: Change, dry_run: bool) -> None:
-        namespace, name = vm.view.metadata.namespace, vm.name
         grace = change.grace if vmi else None
         if vmi and grace is not None:
             await self._give(vmi, grace, dry_run)
         try:
             subresource = "status" if change.of_status else None
-            await self._api.patch(VMS, name, change.patch, namespace, subresource=subresource, dry_run=dry_run)
+            await self._api.patch(VMS, vm.name, change.patch, vm.namespace, subresource=subresource, dry_run=dry_run)
         except ApiError:
             if vmi and grace is not None:  # nothing half done: the next stop may be a patient one
                 await self._give(vmi, vmi.view.spec.termination_grace_period_seconds, dry_run)

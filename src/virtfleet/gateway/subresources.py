@@ -17,10 +17,12 @@ import orjson
 from aiohttp import hdrs, web
 
 import virtfleet
+from virtfleet.admission import shape
+from virtfleet.admission.findings import Findings
 from virtfleet.api import names
-from virtfleet.api.subresources import GROUP, TABLE, VERSIONS, VM, VMI, Server, Subresource
-from virtfleet.gateway import authorization, discovery, expansion, objectgraph, portforward, refused, volumes
-from virtfleet.gateway.frontproxy import FrontProxy
+from virtfleet.api.subresources import GROUP, TABLE, VERSIONS, VM, Server, Subresource
+from virtfleet.gateway import authorization, discovery, objectgraph, portforward, volumes
+from virtfleet.gateway.frontproxy import FrontProxy, answer, failure
 from virtfleet.gateway.handlers import Handlers
 from virtfleet.gateway.instancetypes import TypedVms
 from virtfleet.gateway.knowledge import Knowledge, NotYet
@@ -32,12 +34,25 @@ from virtfleet.installation import Installation
 from virtfleet.instancetypes.applying import Conflict
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError, is_conflict
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.resource import VMS, Obj
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=msgspec.Struct)
 _ATTEMPTS = 5
+# What VirtFleet does not do yet, and what to do instead.
+_NO_SEV = "SEV attestation is not there yet; start the VM without launchSecurity.sev.attestation"
+
+INSTEAD = {
+    "memorydump": "memory cannot be dumped to a claim yet; use a crash dump of the guest's own",
+    "removememorydump": "memory cannot be dumped to a claim yet, so there is no dump to forget",
+    "backup": "backups are not there yet; copy the disks inside the guest, or their claims while the VM is stopped",
+    "redefine-checkpoint": "backups are not there yet, and neither are checkpoints",
+    "sev/fetchcertchain": _NO_SEV,
+    "sev/querylaunchmeasurement": _NO_SEV,
+    "sev/setupsession": _NO_SEV,
+    "sev/injectlaunchsecret": _NO_SEV,
+}
 # What KubeVirt's clients read without looking for a Status: of a conflict they show no words but those of a plain 500.
 _RAW = ("guestosinfo",)
 
@@ -73,35 +88,29 @@ class Subresources:
         self._knowledge = knowledge
         self._typed = TypedVms(api)
         self._machines = machines = Machines(api)
-        self._power = Power(api, machines)
         self._moving = Moving(api, machines, knowledge)
-        self._plugging = volumes.Plugging(api, machines)
-        self._own: dict[tuple[str, str], Serve] = {
-            (VM, "portforward"): self._port_forward,
-            (VMI, "portforward"): self._port_forward,
-            (VM, "start"): self._accepted(self._power.start, StartOptions),
-            (VM, "stop"): self._accepted(self._power.stop, StopOptions),
-            (VM, "restart"): self._accepted(self._power.restart, RestartOptions),
-            (VM, "migrate"): self._accepted(self._moving.migrate, MigrateOptions),
-            (VM, "evacuate/cancel"): self._cancel_evacuation,
-            (VMI, "evacuate/cancel"): self._cancel_evacuation,
-            (VM, "addvolume"): self._plugged(self._plugging.add, volumes.AddVolumeOptions),
-            (VMI, "addvolume"): self._plugged(self._plugging.add, volumes.AddVolumeOptions),
-            (VM, "removevolume"): self._plugged(self._plugging.remove, volumes.RemoveVolumeOptions),
-            (VMI, "removevolume"): self._plugged(self._plugging.remove, volumes.RemoveVolumeOptions),
-            (VM, "objectgraph"): self._object_graph,
-            (VMI, "objectgraph"): self._object_graph,
-            (VM, "expand-spec"): self._expand,
-            ("expand-vm-spec", ""): self._expand_sent,
-            ("version", ""): self._version,
-            ("guestfs", ""): self._guestfs,
-            ("healthz", ""): self._healthz,
+        power, plugging = Power(api, machines), volumes.Plugging(api, machines)
+        self._own: dict[str, Serve] = {  # of VMs and VMIs alike
+            "portforward": self._port_forward,
+            "start": self._accepted(power.start, StartOptions),
+            "stop": self._accepted(power.stop, StopOptions),
+            "restart": self._accepted(power.restart, RestartOptions),
+            "migrate": self._accepted(self._moving.migrate, MigrateOptions),
+            "evacuate/cancel": self._cancel_evacuation,
+            "addvolume": self._plugged(plugging.add, volumes.AddVolumeOptions),
+            "removevolume": self._plugged(plugging.remove, volumes.RemoveVolumeOptions),
+            "objectgraph": self._object_graph,
+            "expand-spec": self._expand,
+            "expand-vm-spec": self._expand_sent,
+            "version": self._version,
+            "guestfs": self._guestfs,
+            "healthz": self._healthz,
         }
 
     def routes(self) -> list[web.RouteDef]:
         """Documents, and all subresources in all versions."""
         documents: dict[str, Any] = {
-            "/apis": discovery.groups(),
+            "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [discovery.group()]},
             f"/apis/{GROUP}": discovery.group(),
             "/openapi/v2": discovery.swagger(),
             "/openapi/v3": discovery.openapi_index(),
@@ -109,29 +118,21 @@ class Subresources:
         served = []
         for version in VERSIONS:
             root = f"/apis/{GROUP}/{version}"
-            documents |= {root: discovery.resources(version), f"/openapi/v3{root}": discovery.openapi(version)}
+            documents |= {
+                root: discovery.resources(version),
+                f"/openapi/v3{root}": orjson.Fragment(discovery.openapi(version)),
+            }
             for entry in TABLE:
                 serve = self._guarded(entry, version)
                 served += [web.route(entry.method, root + path, serve) for path in entry.paths()]
-        return [*(self._document(path, document) for path, document in documents.items()), *served]
-
-    def _document(self, path: str, document: Any) -> web.RouteDef:
-        body = document if isinstance(document, bytes) else orjson.dumps(document)
-
-        async def serve(request: web.Request) -> web.StreamResponse:
-            try:
-                self._front_proxy.user(request)
-            except ApiError as error:
-                return _failure(error)
-            return web.Response(body=body, content_type="application/json")
-
-        return web.get(path, serve)
+        written = {path: orjson.dumps(document) for path, document in documents.items()}
+        return [*(self._front_proxy.document(path, body) for path, body in written.items()), *served]
 
     def _guarded(self, entry: Subresource, version: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         otherwise = self._ask_handler if entry.server is Server.HANDLER else _refuse
-        serve = self._own.get((entry.resource, entry.name), otherwise)
+        serve = self._own.get(entry.name or entry.resource, otherwise)
 
-        async def answer(request: web.Request) -> web.StreamResponse:
+        async def guarded(request: web.Request) -> web.StreamResponse:
             namespace, name = request.match_info.get("namespace", ""), request.match_info.get("name", "")
             try:
                 user = self._front_proxy.user(request)
@@ -143,9 +144,9 @@ class Subresources:
             except ApiError as error:
                 if entry.name in _RAW and is_conflict(error):
                     return web.Response(text=error.message, status=500)
-                return _failure(error)
+                return failure(error)
             except NotYet as why:
-                return _failure(ApiError("ServiceUnavailable", str(why)))
+                return failure(ApiError("ServiceUnavailable", str(why)))
             except ConnectionError:
                 # The client is gone, or a stream that is passed on broke off, which must not look like its end.
                 if request.transport is not None:
@@ -153,9 +154,9 @@ class Subresources:
                 return web.Response(status=499)
             except Exception as error:
                 log.exception("%s %s failed", request.method, request.path)
-                return _failure(ApiError("InternalError", f"Internal error occurred: {error}"))
+                return failure(ApiError("InternalError", f"Internal error occurred: {error}"))
 
-        return answer
+        return guarded
 
     # --- carried out by the handler of the VMI's node
 
@@ -206,44 +207,40 @@ class Subresources:
         options = await asked.options(objectgraph.ObjectGraphOptions)
         machine = await self._machine(asked)
         if isinstance(machine, Vmi):
-            return _json(objectgraph.of_vmi(machine, options))
-        return _json(objectgraph.of_vm(machine, await self._machines.vmi_if_any(asked.namespace, asked.name), options))
+            return answer(objectgraph.of_vmi(machine, options))
+        return answer(objectgraph.of_vm(machine, await self._machines.vmi_if_any(asked.namespace, asked.name), options))
 
     async def _expand(self, asked: Asked) -> web.StreamResponse:
         vm = await self._machines.vm(asked.namespace, asked.name)
         return await self._expanded(vm.object, "InternalError", "Internal error occurred: ")
 
     async def _expand_sent(self, asked: Asked) -> web.StreamResponse:
-        return await self._expanded(expansion.read(await asked.request.read(), asked.namespace), "BadRequest")
+        return await self._expanded(_vm_sent(await asked.request.read(), asked.namespace), "BadRequest")
 
     async def _expanded(self, vm: Obj, otherwise: str, words: str = "") -> web.StreamResponse:
         """A VM that cannot be expanded is the request's fault where it was sent, as in KubeVirt."""
         try:
-            return _json(await self._typed.standing_alone(vm, self._knowledge.cluster()))
+            return answer(await self._typed.standing_alone(vm, self._knowledge.cluster()))
         except (ApiError, Conflict) as error:
             raise ApiError(otherwise, f"{words}{error}") from error
 
     async def _version(self, asked: Asked) -> web.StreamResponse:
-        return _json(
-            {
-                "gitVersion": f"v{virtfleet.__version__}",
-                "gitCommit": "",
-                "gitTreeState": "",
-                "buildDate": "",
-                "goVersion": "",
-                "compiler": f"{platform.python_implementation()} {platform.python_version()}",
-                "platform": f"linux/{names.ARCHITECTURES.get(platform.machine(), platform.machine())}",
-            }
-        )
+        made_with = f"{platform.python_implementation()} {platform.python_version()}"
+        runs_on = f"linux/{names.ARCHITECTURES.get(platform.machine(), platform.machine())}"
+        unknown = dict.fromkeys(("gitCommit", "gitTreeState", "buildDate", "goVersion"), "")
+        version = f"v{virtfleet.__version__}"
+        return answer({"gitVersion": version, **unknown, "compiler": made_with, "platform": runs_on})
 
     async def _guestfs(self, asked: Asked) -> web.StreamResponse:
         cluster = self._knowledge.cluster()
-        return _json({"registry": cluster.registry, "tag": cluster.tag, "digest": "", "imagePrefix": "", "gsImage": ""})
+        return answer(
+            {"registry": cluster.registry, "tag": cluster.tag, "digest": "", "imagePrefix": "", "gsImage": ""}
+        )
 
     async def _healthz(self, asked: Asked) -> web.StreamResponse:
         why = self._knowledge.missing()
         state = {"connectivity": "failed", "error": why} if why else {"connectivity": "ok"}
-        return _json({"apiserver": state}, status=500 if why else 200)
+        return answer({"apiserver": state}, status=500 if why else 200)
 
     async def _vmi(self, asked: Asked) -> Vmi:
         """The instance that the request is about, if by its VM or by itself."""
@@ -256,12 +253,27 @@ class Subresources:
 
 
 async def _refuse(asked: Asked) -> web.StreamResponse:
-    raise bad_request(refused.INSTEAD[asked.subresource.name])
+    raise bad_request(INSTEAD[asked.subresource.name])
 
 
-def _json(document: Any, status: int = 200) -> web.Response:
-    return web.Response(body=orjson.dumps(document), status=status, content_type="application/json")
-
-
-def _failure(error: ApiError) -> web.Response:
-    return _json(error.status(), error.code)
+def _vm_sent(body: bytes, namespace: str) -> Obj:
+    """The VM that was sent. Raises ApiError where it is none, or another namespace's."""
+    if not body:
+        raise bad_request("empty request body: send a VirtualMachine")
+    try:
+        vm = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise bad_request(f"Can not unmarshal Request body to struct, error: {error}") from error
+    findings = Findings()
+    if not isinstance(vm, dict) or (vm.get("apiVersion"), vm.get("kind")) != (VMS.api_version, VMS.kind):
+        findings.invalid("kind", f"send a {VMS.kind} of {VMS.api_version}")
+    else:
+        shape.check(shape.without_nulls(vm), findings)
+    if not findings.allowed:
+        causes = [{"message": f"{c.field}: {c.message}", "field": c.field} for c in findings.causes]
+        why = "; ".join(cause["message"] for cause in causes)
+        raise ApiError("BadRequest", f"Object is not a valid VirtualMachine: {why}", details={"causes": causes})
+    metadata = vm.get("metadata") or {}
+    if metadata.get("namespace") not in (None, "", namespace):
+        raise bad_request(f"VM namespace must be empty or {namespace}")
+    return {**vm, "metadata": {**metadata, "namespace": namespace}}

@@ -11,7 +11,8 @@ import hashlib
 import logging
 import struct
 import time
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 import orjson
@@ -19,7 +20,7 @@ from aiohttp import hdrs, web
 
 from virtfleet.api import names
 from virtfleet.api.kinds import DATA_VOLUME
-from virtfleet.gateway.frontproxy import FrontProxy
+from virtfleet.gateway.frontproxy import FrontProxy, answer, telling
 from virtfleet.kube import certificates
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.component import MountedCredential
@@ -55,33 +56,23 @@ class _Answer(msgspec.Struct):
     message: str = ""
 
 
+@dataclass
 class Uploads:
     """`routes` of virt-api."""
 
-    def __init__(self, api: KubeApi, front_proxy: FrontProxy, credential: MountedCredential) -> None:
-        self._api = api
-        self._front_proxy = front_proxy
-        self._credential = credential
+    _api: KubeApi
+    _front_proxy: FrontProxy
+    _credential: MountedCredential
 
     def routes(self) -> list[web.RouteDef]:
         root = f"/apis/{_GROUP_VERSION}"
         return [
-            web.get(f"/apis/{names.CDI_UPLOADS}", self._document(group())),
-            web.get(root, self._document(_resources())),
-            web.post(f"{root}/namespaces/{{namespace}}/{TOKENS}", self._token),
-            *(web.post(place, self._upload) for place in _PLACES),
-            *(web.head(place, self._asked) for place in _PLACES),
+            self._front_proxy.document(f"/apis/{names.CDI_UPLOADS}", orjson.dumps(group())),
+            self._front_proxy.document(root, orjson.dumps(_resources())),
+            web.post(f"{root}/namespaces/{{namespace}}/{TOKENS}", telling(self._token)),
+            *(web.post(place, telling(self._upload)) for place in _PLACES),
+            *(web.head(place, telling(self._asked)) for place in _PLACES),
         ]
-
-    def _document(self, document: Obj) -> Any:
-        async def serve(request: web.Request) -> web.StreamResponse:
-            try:
-                self._front_proxy.user(request)
-            except ApiError as error:
-                return _failure(error)
-            return web.Response(body=orjson.dumps(document), content_type="application/json")
-
-        return serve
 
     # -- tokens
 
@@ -95,26 +86,23 @@ class Uploads:
         import jwt  # brings a whole library of cryptography along, 9 MiB, and few clusters need it
 
         namespace = request.match_info["namespace"]
+        user = self._front_proxy.user(request)
+        body = await request.read()
         try:
-            user = self._front_proxy.user(request)
-            body = await request.read()
-            try:
-                claim = msgspec.json.decode(body, type=_Request).spec.pvc_name
-                answer = orjson.loads(body)
-            except msgspec.MsgspecError as error:
-                raise ApiError("BadRequest", f"the request cannot be read: {error}") from None
-            if not claim:
-                raise ApiError("BadRequest", "spec.pvcName: name the claim that is uploaded to")
-            there = await self._api.get(PERSISTENT_VOLUME_CLAIMS, claim, namespace)
-            _check_open(there)
-            log.info("token for uploads to %s/%s for %s", namespace, claim, user.name)
-            claims = {"ns": namespace, "claim": claim, "uid": there["metadata"]["uid"], "exp": int(time.time()) + _LIFE}
-            token = jwt.encode(claims, self._key, algorithm="HS256")
-        except ApiError as error:
-            return _failure(error)
-        answer |= {"apiVersion": _GROUP_VERSION, "kind": _KIND, "status": {"token": token}}
-        answer["metadata"] = {**(answer.get("metadata") or {}), "namespace": namespace}
-        return web.Response(body=orjson.dumps(answer), status=201, content_type="application/json")
+            claim = msgspec.json.decode(body, type=_Request).spec.pvc_name
+            made = orjson.loads(body)
+        except msgspec.MsgspecError as error:
+            raise ApiError("BadRequest", f"the request cannot be read: {error}") from None
+        if not claim:
+            raise ApiError("BadRequest", "spec.pvcName: name the claim that is uploaded to")
+        there = await self._api.get(PERSISTENT_VOLUME_CLAIMS, claim, namespace)
+        _check_open(there)
+        log.info("token for uploads to %s/%s for %s", namespace, claim, user.name)
+        claims = {"ns": namespace, "claim": claim, "uid": there["metadata"]["uid"], "exp": int(time.time()) + _LIFE}
+        token = jwt.encode(claims, self._key, algorithm="HS256")
+        made |= {"apiVersion": _GROUP_VERSION, "kind": _KIND, "status": {"token": token}}
+        made["metadata"] = {**(made.get("metadata") or {}), "namespace": namespace}
+        return answer(made, 201)
 
     def _claim(self, request: web.Request) -> dict[str, str]:
         import jwt
@@ -132,10 +120,7 @@ class Uploads:
 
     async def _asked(self, request: web.Request) -> web.StreamResponse:
         """Whether uploads are taken here."""
-        try:
-            self._claim(request)
-        except ApiError as error:
-            return _failure(error)
+        self._claim(request)
         return web.Response()
 
     # -- data
@@ -143,11 +128,10 @@ class Uploads:
     async def _upload(self, request: web.Request) -> web.StreamResponse:
         try:
             await self._hand_on(request, self._claim(request))
-        except ApiError as error:
-            return _failure(error)
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             log.warning("an upload broke off: %s", error)
-            return _failure(ApiError("ServiceUnavailable", f"the importer does not answer: {error}; upload again"))
+            why = f"the importer does not answer: {error}; upload again"
+            raise ApiError("ServiceUnavailable", why) from error
         return web.Response()
 
     async def _hand_on(self, request: web.Request, claims: dict[str, str]) -> None:
@@ -177,11 +161,11 @@ class Uploads:
                 (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
                 if length > _LONGEST_ANSWER:
                     raise ApiError("InternalError", "the importer's answer is too long")
-                answer = msgspec.json.decode(await reader.readexactly(length), type=_Answer)
+                said = msgspec.json.decode(await reader.readexactly(length), type=_Answer)
         finally:
             writer.close()
-        if not answer.done:
-            raise ApiError("BadRequest", answer.message)
+        if not said.done:
+            raise ApiError("BadRequest", said.message)
 
 
 def _check_open(claim: Obj) -> None:
@@ -206,15 +190,5 @@ def group() -> Obj:
 
 
 def _resources() -> Obj:
-    tokens = {
-        "name": TOKENS,
-        "singularName": _KIND.lower(),
-        "namespaced": True,
-        "kind": _KIND,
-        "verbs": ["create"],
-    }
+    tokens = {"name": TOKENS, "singularName": _KIND.lower(), "namespaced": True, "kind": _KIND, "verbs": ["create"]}
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": _GROUP_VERSION, "resources": [tokens]}
-
-
-def _failure(error: ApiError) -> web.Response:
-    return web.Response(body=orjson.dumps(error.status()), status=error.code, content_type="application/json")

@@ -7,6 +7,7 @@ What admission would say to the change is asked first, so that whoever asks gets
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -17,19 +18,18 @@ from virtfleet.admission.updates import check_pluggable
 from virtfleet.api import hotplug
 from virtfleet.api.disks import Volume
 from virtfleet.api.view import fields, given
-from virtfleet.gateway.machines import VMI_NOT_RUNNING, Machines, Vm, Vmi, bad_request
+from virtfleet.gateway.machines import VMI_NOT_RUNNING, Machines, Options, Vm, Vmi, bad_request
 from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.resource import VMIS, VMS, Obj
 
 
-class AddVolumeOptions(msgspec.Struct, rename="camel"):
+class AddVolumeOptions(Options):
     """The body of a request to attach a volume."""
 
     name: str = ""
     disk: dict[str, Any] | None = None
     volume_source: Volume | None = None
-    dry_run: list[str] | None = None
 
     def request(self) -> Obj:
         """What is written into a VM's status."""
@@ -39,11 +39,10 @@ class AddVolumeOptions(msgspec.Struct, rename="camel"):
         return {"addVolumeOptions": add}
 
 
-class RemoveVolumeOptions(msgspec.Struct, rename="camel"):
+class RemoveVolumeOptions(Options):
     """The body of a request to detach a volume."""
 
     name: str = ""
-    dry_run: list[str] | None = None
 
     def request(self) -> Obj:
         """What is written into a VM's status."""
@@ -92,12 +91,12 @@ def check_remove(machine: Vm | Vmi, options: RemoveVolumeOptions) -> None:
         raise machine.conflict(f"Unable to remove volume [{volume.name}] because it is not hotpluggable")
 
 
+@dataclass
 class Plugging:
     """Carries such requests out."""
 
-    def __init__(self, api: KubeApi, machines: Machines) -> None:
-        self._api = api
-        self._machines = machines
+    _api: KubeApi
+    _machines: Machines
 
     async def add(self, machine: Vm | Vmi, options: AddVolumeOptions, cluster: Installation) -> None:
         check_add(machine, options)
@@ -133,9 +132,7 @@ class Plugging:
         if isinstance(machine, Vm):
             spec, resource = spec["template"]["spec"], VMS
         change = hotplug.with_request(spec, request)
-        version = {"resourceVersion": machine.view.metadata.resource_version}
-        body = {"template": {"spec": change}} if isinstance(machine, Vm) else change
-        patch = {"metadata": version, "spec": body}
+        patch = machine.patch(spec={"template": {"spec": change}} if isinstance(machine, Vm) else change)
         await self._api.patch(resource, machine.name, patch, machine.namespace, dry_run=dry_run)
 
     async def _request(self, vm: Vm, request: Obj, *, dry_run: bool) -> None:
@@ -145,8 +142,7 @@ class Plugging:
         if any((other.get(kind) or {}).get("name") == name for other in waiting):
             what = "add" if kind == "addVolumeOptions" else "remove"
             raise vm.conflict(f"{what} volume request for volume [{name}] already exists; wait for it")
-        version = {"resourceVersion": vm.view.metadata.resource_version}
-        patch = {"metadata": version, "status": {"volumeRequests": [*waiting, request]}}
+        patch = vm.patch(status={"volumeRequests": [*waiting, request]})
         await self._api.patch(VMS, vm.name, patch, vm.namespace, subresource="status", dry_run=dry_run)
 
 

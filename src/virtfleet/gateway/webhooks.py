@@ -16,6 +16,7 @@ import asyncio
 import base64
 import hmac
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -42,17 +43,15 @@ _BODIES = 16  # that are held at once
 Decide = Callable[[Obj], Obj | Awaitable[Obj]]
 
 
+@dataclass
 class Webhooks:
     """`key` is a part of the paths, which only API servers are told; `others` are decided elsewhere."""
 
-    def __init__(
-        self, knowledge: Knowledge, key: Material, typed: TypedVms, others: Mapping[str, Decide] | None = None
-    ) -> None:
-        self._knowledge = knowledge
-        self._key = key
-        self._typed = typed
-        self._others = others or {}
-        self._bodies = asyncio.Semaphore(_BODIES)
+    _knowledge: Knowledge
+    _key: Material
+    _typed: TypedVms
+    _others: Mapping[str, Decide] = field(default_factory=dict)
+    _bodies: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_BODIES), init=False)
 
     def routes(self) -> list[web.RouteDef]:
         """The paths that API servers are told."""

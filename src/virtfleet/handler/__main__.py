@@ -14,9 +14,8 @@ from prometheus_client import REGISTRY
 
 from virtfleet.api import names
 from virtfleet.handler.assembly import COMPONENT, Place, VirtHandler
-from virtfleet.handler.migration import dedicated
 from virtfleet.handler.migration.links import Identity
-from virtfleet.handler.migration.proxy import Proxy
+from virtfleet.handler.migration.proxy import Proxy, dedicated_address
 from virtfleet.installation import VMS_PER_NODE
 from virtfleet.kube import certificates, component, process
 
@@ -29,7 +28,7 @@ async def handle(options: argparse.Namespace) -> None:
     async with component.client(COMPONENT, options) as api:
         gateway = f"{api.namespace}:virt-api"
         credential = component.MountedCredential(options.certificates)
-        identity, own = Identity(credential.current, f"{api.namespace}:{COMPONENT}"), await dedicated.address()
+        identity, own = Identity(credential.current, f"{api.namespace}:{COMPONENT}"), await dedicated_address()
         proxy = Proxy(identity, own or options.address, host=own, port=options.migration_port, dedicated=bool(own))
         handler = VirtHandler(
             api,

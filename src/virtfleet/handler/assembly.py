@@ -18,7 +18,7 @@ from virtfleet.handler.access.authorityport import AuthorityPort
 from virtfleet.handler.access.vsock import Vsock
 from virtfleet.handler.devices import host as hostdevices
 from virtfleet.handler.devices.host import Source
-from virtfleet.handler.devices.plugins import Devices
+from virtfleet.handler.devices.plugin import Devices
 from virtfleet.handler.metrics import Usage
 from virtfleet.handler.migration.proxy import Proxy
 from virtfleet.handler.network.networks import Networks
@@ -99,7 +99,7 @@ class VirtHandler:
             node,
             pods=place.pods,
             # KubeVirt's name, and that of earlier versions. Until the node is ours they are another handler's.
-            records=VmRecords(place.private / "ghost-records", later=True),
+            records=VmRecords(place.private / "ghost-records"),
             networks=Networks(place.private / "network-info-cache"),
             facts=place.facts,
             cluster=self._cluster,

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -72,16 +73,13 @@ METRICS = {
     "block.N.fl.times": Known("storage_flush_times_seconds", "Time spent on flushes", _NANO),
 }
 # Of the report of a VM that leaves -> metric.
-TRANSFER: Mapping[str, tuple[Known, Callable[[MigrationReport], int]]] = {
-    "total": (Known("data_bytes", "What has to be sent"), lambda r: r.total_bytes),
-    "left": (Known("data_remaining_bytes", "What is still to be sent", counts=False), lambda r: r.left_bytes),
-    "sent": (
-        Known("data_processed_bytes", "What the target has", counts=False),
-        lambda r: r.total_bytes - r.left_bytes,
-    ),
-    "dirty": (Known("dirty_memory_rate_bytes", "What the guest writes anew", counts=False), lambda r: r.dirty_rate),
-    "rate": (Known("memory_transfer_rate_bytes", "What is sent a second", counts=False), lambda r: r.rate),
-}
+TRANSFER: Sequence[tuple[Known, Callable[[MigrationReport], int]]] = (
+    (Known("data_bytes", "What has to be sent"), lambda r: r.total_bytes),
+    (Known("data_remaining_bytes", "What is still to be sent", counts=False), lambda r: r.left_bytes),
+    (Known("data_processed_bytes", "What the target has", counts=False), lambda r: r.total_bytes - r.left_bytes),
+    (Known("dirty_memory_rate_bytes", "What the guest writes anew", counts=False), lambda r: r.dirty_rate),
+    (Known("memory_transfer_rate_bytes", "What is sent a second", counts=False), lambda r: r.rate),
+)
 _LABEL = {"vcpu": "id", "net": "interface", "block": "drive"}
 _NUMBER = re.compile(r"^(vcpu|net|block)\.(\d+)\.")
 
@@ -129,30 +127,27 @@ class Usage(Collector):
             for key, device, value in samples(values):
                 by_metric[key].append(([self._node, namespace, name, *([device] if device else [])], value))
         for key, entries in by_metric.items():
-            known, kind = METRICS[key], key.partition(".")[0]
-            labels = ["node", "namespace", "name", *([_LABEL[kind]] if kind in _LABEL else [])]
-            family = (CounterMetricFamily if known.counts else GaugeMetricFamily)(
-                f"kubevirt_vmi_{known.name}", known.text, labels=labels
-            )
-            for label_values, value in entries:
-                family.add_metric(label_values, value)
-            yield family
+            of = _LABEL.get(key.partition(".")[0])
+            yield _family("kubevirt_vmi_", METRICS[key], [of] if of else [], entries)
 
     def _of_migrations(self) -> Iterable[Metric]:
         """Of VMs on their way to other nodes. Their launchers tell every second."""
-        leaving = [(vm.record, vm.outgoing.report()) for vm in self._vms() if vm.outgoing]
+        leaving = [(vm.record, vm.launcher.report(vm.outgoing.uid)) for vm in self._vms() if vm.outgoing]
         under_way = [(record, report) for record, report in leaving if report.total_bytes]
-        for known, value in TRANSFER.values() if under_way else ():
-            family = (CounterMetricFamily if known.counts else GaugeMetricFamily)(
-                f"kubevirt_vmi_migration_{known.name}", known.text, labels=["node", "namespace", "name"]
-            )
-            for record, report in under_way:
-                family.add_metric([self._node, record.namespace, record.name], value(report))
-            yield family
+        for known, value in TRANSFER if under_way else ():
+            entries = [([self._node, record.namespace, record.name], value(report)) for record, report in under_way]
+            yield _family("kubevirt_vmi_migration_", known, [], entries)
+
+
+def _family(prefix: str, known: Known, more: list[str], entries: Iterable[tuple[list[str], float]]) -> Metric:
+    kind = CounterMetricFamily if known.counts else GaugeMetricFamily
+    family = kind(prefix + known.name, known.text, labels=["node", "namespace", "name", *more])
+    for labels, value in entries:
+        family.add_metric(labels, value)
+    return family
 
 
 async def _ask(vm: PodWork) -> Values:
-    try:
+    with suppress(Refused, Unresponsive):
         return (await vm.launcher.call(GetStats())).values
-    except (Refused, Unresponsive):
-        return {}
+    return {}

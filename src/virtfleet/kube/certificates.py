@@ -10,7 +10,7 @@ import os
 import shutil
 import ssl
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -81,16 +81,21 @@ def write(directory: Path, files: Mapping[str, bytes]) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+    show(directory, version, files)
+    descriptor = os.open(directory, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def show(directory: Path, version: Path, names: Iterable[str]) -> None:
+    """Have `names` of a directory be those of a version in it, all at once; other versions are removed."""
     _swap(directory / "..data", version.name)
-    for name in files:
+    for name in names:
         if not (directory / name).is_symlink():
             _swap(directory / name, f"..data/{name}")
     for stale in directory.glob("..*"):
         if stale.is_dir() and not stale.is_symlink() and stale != version:
             shutil.rmtree(stale)
-    descriptor = os.open(directory, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
 
 
 def _swap(link: Path, target: str) -> None:

@@ -40,19 +40,24 @@ def open_at(tree: int, path: str, flags: int, resolve: int, mode: int = 0) -> in
 
 
 @contextmanager
-def opened(root: Path, path: str, flags: int = os.O_RDONLY, mode: int = 0, *, resolve: int = INSIDE) -> Iterator[int]:
-    """A file descriptor for `path` below `root`, which itself is trusted."""
-    top = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fd = open_at(top, path, flags, resolve, mode)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, f"{root}/{path.lstrip('/')}") from None
-    finally:
-        os.close(top)
+def closing(fd: int) -> Iterator[int]:
+    """A file descriptor, for as long as the context lasts."""
     try:
         yield fd
     finally:
         os.close(fd)
+
+
+@contextmanager
+def opened(root: Path, path: str, flags: int = os.O_RDONLY, mode: int = 0, *, resolve: int = INSIDE) -> Iterator[int]:
+    """A file descriptor for `path` below `root`, which itself is trusted."""
+    with closing(os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as top:
+        try:
+            fd = open_at(top, path, flags, resolve, mode)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, f"{root}/{path.lstrip('/')}") from None
+    with closing(fd):
+        yield fd
 
 
 def read_file(fd: int, limit: int) -> bytes:
@@ -83,7 +88,6 @@ def make_dirs_inside(root: Path, path: str, mode: int = 0o755) -> None:
             continue
         with opened(root, done or ".", os.O_PATH | os.O_DIRECTORY) as parent, suppress(FileExistsError):
             os.mkdir(part, mode, dir_fd=parent)
-            made = open_at(parent, part, os.O_RDONLY | os.O_DIRECTORY, NO_LINKS)
-            os.fchmod(made, mode)  # of which mkdir leaves out what this process' mask says
-            os.close(made)
+            with closing(open_at(parent, part, os.O_RDONLY | os.O_DIRECTORY, NO_LINKS)) as made:
+                os.fchmod(made, mode)  # of which mkdir leaves out what this process' mask says
         done = f"{done}/{part}"

@@ -25,7 +25,7 @@ from virtfleet.hypervisors.migration import Route
 from virtfleet.launcher.failure import Failure
 from virtfleet.protocol import wire
 from virtfleet.protocol.channels import Channel, Line, Packet
-from virtfleet.work import tasks
+from virtfleet.work import sockets, tasks
 
 logger = logging.getLogger(__name__)
 
@@ -181,14 +181,10 @@ async def _connect(path: str) -> socket.socket:
         while True:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             connection.setblocking(False)
-            try:
+            with sockets.kept(connection), suppress(FileNotFoundError, ConnectionRefusedError):
                 await asyncio.get_running_loop().sock_connect(connection, path)
                 return connection
-            except (FileNotFoundError, ConnectionRefusedError):
-                connection.close()
-            except BaseException:
-                connection.close()
-                raise
+            connection.close()
             await asyncio.sleep(_RETRY)
 
 

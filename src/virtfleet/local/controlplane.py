@@ -41,10 +41,8 @@ from virtfleet.local.controllers import all as controllers
 from virtfleet.local.controllers.podposts import bind, evict
 from virtfleet.local.directory import Settings
 from virtfleet.local.identities import LOOPBACK, address_for_pods, cluster_ip, open_pki, server_url
-from virtfleet.local.node import network
-from virtfleet.local.node.metrics import NODE_METRICS, POD_METRICS, Metrics
+from virtfleet.local.node import network, nodeproxy
 from virtfleet.local.node.network import network_of
-from virtfleet.local.node.nodeproxy import NodeProxy
 from virtfleet.local.node.services import ServiceNetwork
 
 log = logging.getLogger(__name__)
@@ -78,11 +76,11 @@ async def serve(data: Path, settings: Settings) -> None:
 
         server = Server(operations, kinds, Identity(tokens, authorizer), authorizer)
         server.aggregator = aggregation = Aggregation(store, api, session, lambda: pki.front_proxy)
-        nodes = NodeProxy(api, data, settings.name)
+        nodes = nodeproxy.NodeProxy(api, data, settings.name)
         stack.push_async_callback(nodes.close)
-        server.connectors |= nodes.connectors() | Metrics(api, nodes.usage).connectors()
-        kinds.add(POD_METRICS)
-        kinds.add(NODE_METRICS)
+        server.connectors |= nodes.connectors()
+        for kind in nodeproxy.KINDS:
+            kinds.add(kind)
         discovery, openapi = Discovery(kinds, aggregation.extra_groups), OpenApi(kinds)
         server.documents = lambda path: discovery.handler(path) or openapi.handler(path)
 

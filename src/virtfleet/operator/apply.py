@@ -10,6 +10,7 @@ have no defaults; and nothing belongs to another object, with which it would go.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -128,3 +129,28 @@ def _record(notes: dict[str, str]) -> dict[str, Any]:
 
 def _escaped(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
+
+
+class CannotUndo(Exception):
+    """The installation stays as it is; the message says what to do."""
+
+
+def check_stored(installed: Iterable[Obj], wanted: Iterable[Obj]) -> None:
+    """Raise where the definitions that are installed hold objects which those that are wanted could not serve.
+
+    Going back to an older version is an update like any other, as long as that can read what is stored. Else nothing at
+    all is touched: half of an installation of each version would be worse than either.
+    """
+    served = {d["metadata"]["name"]: {v["name"] for v in d["spec"]["versions"]} for d in wanted}
+    lost = []
+    for definition in installed:
+        name = definition["metadata"]["name"]
+        stored = (definition.get("status") or {}).get("storedVersions") or ()
+        if name in served and (unknown := sorted(set(stored) - served[name])):
+            lost.append(f"{name} ({', '.join(unknown)})")
+    if lost:
+        raise CannotUndo(
+            f"objects are stored in versions that this operator does not know: {'; '.join(sorted(lost))}; nothing was "
+            "changed. Install the newer operator again, write those objects in an older version, and take the version "
+            "off status.storedVersions of their definitions before you go back"
+        )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from secrets import token_hex
+from typing import Any
 
 from virtfleet.installation import Installation
 from virtfleet.kube import certificates
@@ -18,8 +19,7 @@ from virtfleet.kube.authority import Authority, Lifespan, Profile
 from virtfleet.kube.certificates import Credential
 from virtfleet.kube.component import ADMISSION_KEY
 from virtfleet.kube.resource import Obj
-from virtfleet.operator.dashboard import VIRT_DASHBOARD
-from virtfleet.operator.deployments import VIRT_CONTROLLER, secret_name
+from virtfleet.operator.deployments import VIRT_CONTROLLER, VIRT_DASHBOARD, secret_name
 from virtfleet.operator.endpoints import VIRT_API
 from virtfleet.operator.handlers import VIRT_HANDLER
 from virtfleet.operator.manifest import VIRT_OPERATOR
@@ -50,16 +50,15 @@ def issue(installation: Installation, secrets: Mapping[str, Obj], now: datetime)
     authority = Authority.load(
         AUTHORITY, of_authority, _files(secrets.get(AUTHORITY)), known.get(certificates.BUNDLE, b"")
     ).rotated(now)
-    objects = [_secret(installation, AUTHORITY, authority.files()), _bundle(installation, authority.bundle)]
+    # What anybody may check the components' certificates against.
+    bundle = _object(installation, "ConfigMap", AUTHORITY, data={BUNDLE: authority.bundle.decode()})
+    objects = [_secret(installation, AUTHORITY, authority.files()), bundle]
     key = known.get(ADMISSION_KEY) or token_hex(16).encode()
     guests = certificates.for_guests(_files(secrets.get(secret_name(VIRT_HANDLER))))
     to_guests = authority.ensure(guests, Profile(TO_GUESTS, of_server, client=True), now)
     more = {
         VIRT_API: {ADMISSION_KEY: key},
-        VIRT_HANDLER: {
-            certificates.GUEST_CERTIFICATE: to_guests.certificate,
-            certificates.GUEST_KEY: to_guests.key,
-        },
+        VIRT_HANDLER: {certificates.GUEST_CERTIFICATE: to_guests.certificate, certificates.GUEST_KEY: to_guests.key},
     }
     for component in _certified(installation):
         service = f"{component}.{installation.namespace}"
@@ -78,7 +77,7 @@ def expected(installation: Installation) -> list[str]:
 
 
 def _certified(installation: Installation) -> list[str]:
-    return [*COMPONENTS, *([VIRT_DASHBOARD] if installation.dashboard else ())]
+    return [*COMPONENTS, *([VIRT_DASHBOARD] if installation.configuration.dashboard else ())]
 
 
 def _files(secret: Obj | None) -> dict[str, bytes]:
@@ -86,24 +85,9 @@ def _files(secret: Obj | None) -> dict[str, bytes]:
 
 
 def _secret(installation: Installation, name: str, files: Mapping[str, bytes]) -> Obj:
-    return stamped(
-        {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": installation.metadata(name),
-            "type": "kubernetes.io/tls",
-            "data": {file: base64.b64encode(content).decode() for file, content in files.items()},
-        }
-    )
+    data = {file: base64.b64encode(content).decode() for file, content in files.items()}
+    return _object(installation, "Secret", name, type="kubernetes.io/tls", data=data)
 
 
-def _bundle(installation: Installation, bundle: bytes) -> Obj:
-    """What anybody may check the components' certificates against."""
-    return stamped(
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": installation.metadata(AUTHORITY),
-            "data": {BUNDLE: bundle.decode()},
-        }
-    )
+def _object(installation: Installation, kind: str, name: str, **content: Any) -> Obj:
+    return stamped({"apiVersion": "v1", "kind": kind, "metadata": installation.metadata(name), **content})

@@ -180,10 +180,7 @@ def _windows(vcpus: int, memory: str, *, trusted: bool) -> Obj:
             "preferredAutoattachInputDevice": True,
             **({"preferredTPM": {"persistent": True}} if trusted else {}),
         },
-        "features": {
-            **{f"preferred{name}": {} for name in ("Acpi", "Apic", "Smm")},
-            "preferredHyperv": _ENLIGHTENED,
-        },
+        "features": {**{f"preferred{name}": {} for name in ("Acpi", "Apic", "Smm")}, "preferredHyperv": _ENLIGHTENED},
         "firmware": {"preferredEfi": firmware},
         "preferredTerminationGracePeriodSeconds": _SHUTDOWN,
         "requirements": _least(vcpus, memory),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import virtfleet
+from virtfleet.api.conditions import holds
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
-from virtfleet.operator.digest import digest
 from virtfleet.operator.handlers import VIRT_HANDLER
+from virtfleet.operator.objects import digest, shown
 from virtfleet.operator.render import deployment_id
 from virtfleet.operator.rollout import Plan, Rollout, desired, observed
 from virtfleet.operator.world import NodeView
@@ -20,6 +21,7 @@ from virtfleet.pools.overlap import shadowed
 DEPLOYING, DEPLOYED, DELETING, DELETED = "Deploying", "Deployed", "Deleting", "Deleted"
 AVAILABLE, PROGRESSING, DEGRADED, RESTING = "Available", "Progressing", "Degraded", "PoolsResting"
 CREATED = "Created"
+_HANDLERS_READY = "HandlersReady"
 _NAMED = 5
 """So many nodes are named in a message; the others are counted."""
 
@@ -78,9 +80,12 @@ def status(installation: Installation, findings: Findings, now: str) -> Obj:
         _degraded(installation, findings, stopped, [] if steps or not deployed else shortfalls),
         *_resting(installation),
     ]
-    version = installation.tag
-    identity = deployment_id(installation)
-    everything = digest([installation.spec, version, installation.registry, virtfleet.__version__])
+    said = {
+        "KubeVirtVersion": installation.tag,
+        "KubeVirtRegistry": installation.registry,
+        "DeploymentID": deployment_id(installation),
+        "DeploymentConfig": digest([installation.spec, installation.tag, installation.registry, virtfleet.__version__]),
+    }
     pools, outdated = _pools(installation, findings)
     new: Obj = {
         "phase": DEPLOYED if deployed or ready else DEPLOYING,
@@ -88,59 +93,46 @@ def status(installation: Installation, findings: Findings, now: str) -> Obj:
         "conditions": conditions(old.get("conditions") or (), verdicts, now),
         "observedGeneration": installation.kubevirt["metadata"].get("generation", 0),
         "operatorVersion": virtfleet.__version__,
-        "targetKubeVirtVersion": version,
-        "targetKubeVirtRegistry": installation.registry,
-        "targetDeploymentID": identity,
-        "targetDeploymentConfig": everything,
+        **{f"target{what}": value for what, value in said.items()},
         "virtHandlerPools": pools,
     }
     if outdated is not None:
         new["outdatedVirtualMachineInstanceWorkloads"] = outdated
     if ready:
-        new |= {
-            "observedKubeVirtVersion": version,
-            "observedKubeVirtRegistry": installation.registry,
-            "observedDeploymentID": identity,
-            "observedDeploymentConfig": everything,
-        }
+        new |= {f"observed{what}": value for what, value in said.items()}
     return new
 
 
 def _health(deployed: bool, findings: Findings, verdicts: Iterable[Verdict]) -> str:
     """All conditions in one word, for people."""
-    holds = {verdict.type for verdict in verdicts if verdict.status}
+    true = {verdict.type for verdict in verdicts if verdict.status}
     if deployed and not _works(findings):
         return "Unavailable"
-    if DEGRADED in holds:
+    if DEGRADED in true:
         return "Degraded"
     if not deployed:
         return "Installing"
-    return "Updating" if PROGRESSING in holds else "Healthy"
+    return "Updating" if PROGRESSING in true else "Healthy"
 
 
 def conditions(old: Iterable[Obj], verdicts: Iterable[Verdict], now: str) -> list[Obj]:
     """Conditions with the times of their last change."""
-    before = {condition["type"]: condition for condition in old}
-    result = []
-    for verdict in verdicts:
-        text = "True" if verdict.status else "False"
-        known = before.get(verdict.type) or {}
-        since = known.get("lastTransitionTime") if known.get("status") == text else now
-        result.append(
-            {
-                "type": verdict.type,
-                "status": text,
-                "reason": verdict.reason,
-                "message": verdict.message,
-                "lastTransitionTime": since or now,
-            }
-        )
-    return result
+    since = {(c["type"], c["status"]): c.get("lastTransitionTime") for c in old}
+    return [
+        {
+            "type": verdict.type,
+            "status": str(verdict.status),
+            "reason": verdict.reason,
+            "message": verdict.message,
+            "lastTransitionTime": since.get((verdict.type, str(verdict.status))) or now,
+        }
+        for verdict in verdicts
+    ]
 
 
 def _created(old: Obj, findings: Findings) -> Iterable[Verdict]:
     """Once and for all, as KubeVirt has it: it says nothing of how things are now."""
-    if findings.created or any(c["type"] == CREATED and c["status"] == "True" for c in old.get("conditions") or ()):
+    if findings.created or holds(old.get("conditions") or (), CREATED):
         yield Verdict(CREATED, True, "AllResourcesCreated", "all resources were created")
 
 
@@ -152,8 +144,12 @@ def _available(deployed: bool, ready: bool, findings: Findings, shortfalls: Sequ
         return Verdict(AVAILABLE, True, "AllComponentsReady", "all components are ready")
     if deployed and _works(findings):
         return Verdict(AVAILABLE, True, "VMsAreServed", "VMs are served while something changes or is repaired")
-    reasons = [*shortfalls, *([findings.trouble] if findings.trouble else [])]
-    return Verdict(AVAILABLE, False, "ComponentsNotReady", "; ".join(reasons) or "components are being installed")
+    why = _joined(shortfalls, findings) or "components are being installed"
+    return Verdict(AVAILABLE, False, "ComponentsNotReady", why)
+
+
+def _joined(shortfalls: Sequence[str], findings: Findings) -> str:
+    return "; ".join(filter(None, (*shortfalls, findings.trouble)))
 
 
 def _progressing(steps: Sequence[str], stopped: tuple[str, str] | None) -> Verdict:
@@ -190,41 +186,32 @@ def _degraded(
     if mixed := _mixed_versions(installation, findings):
         return Verdict(DEGRADED, True, "HandlerVersionsDiffer", mixed)
     if shortfalls:
-        reasons = [*shortfalls, *([findings.trouble] if findings.trouble else [])]
-        return Verdict(DEGRADED, True, "ComponentsNotReady", "; ".join(reasons))
+        return Verdict(DEGRADED, True, "ComponentsNotReady", _joined(shortfalls, findings))
     return Verdict(DEGRADED, False, "Healthy")
 
 
 def _without_handler(findings: Findings) -> str:
     nodes = [f"{node} ({why})" for node, why in sorted(findings.unserved.items())]
-    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-    return f"{len(nodes)} of {len(findings.nodes)} nodes have no ready handler: {', '.join(nodes[:_NAMED])}{more}"
+    return f"{len(nodes)} of {len(findings.nodes)} nodes have no ready handler: {shown(nodes, _NAMED)}"
 
 
 def _off_network(installation: Installation, findings: Findings) -> str:
-    nodes, network = sorted(findings.off_network), installation.migrations.network
-    more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
     return (
-        f"no VM migrates to {', '.join(nodes[:_NAMED])}{more}: the handlers there are not on network {network}, which"
-        " Multus should attach them to. Install Multus and that NetworkAttachmentDefinition, or remove"
-        " configuration.migrations.network"
+        f"no VM migrates to {shown(sorted(findings.off_network), _NAMED)}: the handlers there are not on network"
+        f" {installation.migrations.network}, which Multus should attach them to. Install Multus and that"
+        " NetworkAttachmentDefinition, or remove configuration.migrations.network"
     )
 
 
 def _resting(installation: Installation) -> Iterable[Verdict]:
     """Pools that are listed though their feature gate is off: they have no handlers, and the user should know why."""
-    gates = installation.gates
-    resting = {
-        gate: len(pools)
+    resting = [
+        f"{len(pools)} listed pools rest while the feature gate {gate} is off; the primary handler serves their nodes"
         for listing, gate in POOL_FIELDS.items()
-        if not gates.enabled(gate) and (pools := listed(installation.kubevirt, listing))
-    }
+        if not installation.enabled(gate) and (pools := listed(installation.kubevirt, listing))
+    ]
     if resting:
-        message = "; ".join(
-            f"{count} listed pools rest while the feature gate {gate} is off; the primary handler serves their nodes"
-            for gate, count in resting.items()
-        )
-        yield Verdict(RESTING, True, "FeatureGateOff", message)
+        yield Verdict(RESTING, True, "FeatureGateOff", "; ".join(resting))
 
 
 def _works(findings: Findings) -> bool:
@@ -237,12 +224,11 @@ def _count(workload: Obj, what: str) -> int:
 
 
 def _shortfalls(findings: Findings) -> list[str]:
-    short = []
-    for name, deployment in sorted(findings.deployments.items()):
-        wanted = deployment["spec"].get("replicas", 1)
-        available = _count(deployment, "availableReplicas")
-        if available < wanted:
-            short.append(f"{name} has {available} of {wanted} replicas")
+    short = [
+        f"{name} has {available} of {wanted} replicas"
+        for name, deployment in sorted(findings.deployments.items())
+        if (available := _count(deployment, "availableReplicas")) < (wanted := deployment["spec"].get("replicas", 1))
+    ]
     for name, daemon_set in sorted(findings.daemon_sets.items()):
         wanted, ready = desired(daemon_set), _count(daemon_set, "numberReady")
         if ready < wanted or not daemon_set.get("status"):
@@ -256,9 +242,8 @@ def _steps_left(findings: Findings) -> list[str]:
         steps.append(f"{findings.moving} nodes get the handler of their pool, once it is proven there")
     elif not findings.handed_over and not findings.held:
         steps.append("nodes change their handlers")
-    for name, obj in sorted({**findings.deployments, **findings.daemon_sets}.items()):
-        if not observed(obj):
-            steps.append(f"{name} has changed")
+    every = sorted({**findings.deployments, **findings.daemon_sets}.items())
+    steps += [f"{name} has changed" for name, obj in every if not observed(obj)]
     for name, deployment in sorted(findings.deployments.items()):
         updated, wanted = _count(deployment, "updatedReplicas"), deployment["spec"].get("replicas", 1)
         if updated < wanted:
@@ -278,11 +263,11 @@ def _mixed_versions(installation: Installation, findings: Findings) -> str:
     """All handlers must be of one version. While they are replaced they cannot be."""
     if any(not rollout.done for rollout in findings.plan.rollouts.values()):
         return ""
-    by_version: dict[str, set[str]] = {}
+    by_version = defaultdict[str, set[str]](set)
     for node in findings.nodes:
         if node.version:
             pool = owner(installation.fleet.pools, node.labels)
-            by_version.setdefault(node.version, set()).add(pool.daemon_set if pool else VIRT_HANDLER)
+            by_version[node.version].add(pool.daemon_set if pool else VIRT_HANDLER)
     if len(by_version) < 2:
         return ""
     reported = "; ".join(f"{version}: {', '.join(sorted(who))}" for version, who in sorted(by_version.items()))
@@ -336,17 +321,16 @@ def _pool_conditions(
 ) -> list[Obj]:
     """Ready or not, and why. Without a time: the conditions of the KubeVirt object have those."""
     if hidden:
-        verdict = ("False", "Shadowed", "earlier pools own every node that this one selects; reorder them")
+        reason, message = "Shadowed", "earlier pools own every node that this one selects; reorder them"
     elif rollout.failure:
-        verdict = ("False", stopped[0] if stopped else "HandlersFail", rollout.failure)
+        reason, message = stopped[0] if stopped else "HandlersFail", rollout.failure
     elif ready < wanted:
-        verdict = ("False", "HandlersNotReady", f"{ready} of {wanted} handlers are ready")
+        reason, message = "HandlersNotReady", f"{ready} of {wanted} handlers are ready"
     elif not wanted and nodes:
         waiting = f"{nodes} nodes keep their handler until this pool's is proven there"
-        verdict = ("False", *(stopped or ("HandlersNotReady", waiting)))
+        reason, message = stopped or ("HandlersNotReady", waiting)
     elif not wanted:
-        verdict = ("False", "NoNodes", "no node has the labels of its nodeSelector")
+        reason, message = "NoNodes", "no node has the labels of its nodeSelector"
     else:
-        verdict = ("True", "HandlersReady", "")
-    answer, reason, message = verdict
-    return [{"type": "Ready", "status": answer, "reason": reason, "message": message}]
+        reason, message = _HANDLERS_READY, ""
+    return [{"type": "Ready", "status": str(reason == _HANDLERS_READY), "reason": reason, "message": message}]

@@ -42,16 +42,12 @@ def customized(obj: Obj, patches: Iterable[Mapping[str, Any]]) -> Obj:
 
 def _patched(obj: Obj, patch: Mapping[str, Any]) -> Obj:
     change = orjson.loads(patch.get("patch") or "")
-    match (patch.get("type") or "").lower():
-        case "json":
-            result: Obj = jsonpatch.apply_patch(obj, change)
-            return result
-        case "merge":
-            return merged(obj, change, strategic=False)
-        case "strategic":
-            return merged(obj, change, strategic=True)
-        case other:
-            raise jsonpatch.InvalidJsonPatch(f"type {other!r} is not json, merge or strategic")
+    kind = (patch.get("type") or "").lower()
+    if kind == "json":
+        return dict(jsonpatch.apply_patch(obj, change))
+    if kind in ("merge", "strategic"):
+        return merged(obj, change, strategic=kind == "strategic")
+    raise jsonpatch.InvalidJsonPatch(f"type {kind!r} is not json, merge or strategic")
 
 
 def merged(old: Mapping[str, Any], change: Mapping[str, Any], *, strategic: bool) -> dict[str, Any]:

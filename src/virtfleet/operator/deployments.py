@@ -1,4 +1,9 @@
-"""The control plane of an installation: virt-api and virt-controller, and how few of each may be missing. Pure."""
+"""The control plane of an installation: virt-api and virt-controller, and how few of each may be missing. Pure.
+
+And virt-dashboard, where the KubeVirt object asks for it: a process without any rights of its own. Visitors are known
+to one process only, so there is one replica; a restart costs them a login. The Pod has a service account's name and
+nothing that proves it: no token is mounted, only the certificate authority of the API server.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +15,16 @@ from virtfleet.installation import Installation
 from virtfleet.kube.component import CERTIFICATES, PORT
 from virtfleet.kube.resource import Obj
 from virtfleet.operator import amounts, roles
-from virtfleet.operator.endpoints import METRICS_LABEL, VIRT_API
+from virtfleet.operator.endpoints import METRICS_LABEL, VIRT_API, service
 
-VIRT_CONTROLLER = "virt-controller"
+VIRT_CONTROLLER, VIRT_DASHBOARD = "virt-controller", "virt-dashboard"
+_VISITORS = "kubevirt-dashboard"  # the dashboard's service account
+_AUTHORITY = {"name": "cluster", "configMap": {"name": "kube-root-ca.crt"}}
+_AUTHORITY_MOUNT = {"name": "cluster", "mountPath": "/etc/virtfleet/cluster", "readOnly": True}
 _HOSTNAME = "kubernetes.io/hostname"
 _NOBODY = 65534
 _LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-_PATIENCE = 30  # seconds that Pods stay on a node that is lost
+_PATIENCE = 30  # seconds that Pods stay on a node that is lost; without a word of theirs it would be five minutes
 # component -> service account, name of its flags, of its verbosity
 _COMPONENTS = {
     VIRT_API: (roles.API, "api", "virt_api"),
@@ -39,56 +47,68 @@ RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"
 
 
 def render(installation: Installation) -> list[Obj]:
-    objects = [_component(installation, component) for component in _COMPONENTS]
+    objects = [
+        deployment(
+            installation,
+            component,
+            account,
+            args=[f"--verbosity={installation.verbosity(verbosity)}", *installation.flags(flags)],
+        )
+        for component, (account, flags, verbosity) in _COMPONENTS.items()
+    ]
     if installation.replicas > 1:
-        objects += [budget(installation, component, installation.replicas) for component in _COMPONENTS]
+        objects += [budget(installation, component) for component in _COMPONENTS]
     return objects
 
 
-def _component(installation: Installation, component: str) -> Obj:
-    account, flags, verbosity = _COMPONENTS[component]
-    made = deployment(
-        installation,
-        component,
-        account,
-        replicas=installation.replicas,
-        labels=installation.labels,
-        args=[f"--verbosity={installation.verbosity(verbosity)}", *installation.flags(flags)],
-        volumeMounts=[CERTIFICATES_MOUNT],
-    )
-    made["spec"]["template"]["spec"] |= {"volumes": [certificates(component)]}
-    return made
+def dashboard(installation: Installation) -> list[Obj]:
+    wanted = installation.configuration.dashboard
+    if wanted is None:
+        return []
+    header = [f"--token-header={wanted.token_header}"] if wanted.token_header else []
+    arguments = [*(f"--host-name={host}" for host in wanted.hosts), *header]
+    made = deployment(installation, VIRT_DASHBOARD, _VISITORS, args=arguments)
+    made["spec"]["replicas"] = 1
+    pod = made["spec"]["template"]["spec"]
+    pod["automountServiceAccountToken"] = False
+    pod["volumes"].append(_AUTHORITY)
+    pod["containers"][0]["volumeMounts"].append(_AUTHORITY_MOUNT)
+    return [roles.service_account(installation, _VISITORS), service(installation, VIRT_DASHBOARD), made]
 
 
-def deployment(
-    installation: Installation, component: str, account: str, *, replicas: int, labels: dict[str, str], **container: Any
-) -> Obj:
+def deployment(installation: Installation, component: str, account: str, **more: Any) -> Obj:
     """The Deployment of a component of the control plane; the container is as all of them are, and as given."""
     selector = {names.APP_LABEL: component}
-    basics = {
+    container = {
         "name": component,
         "image": installation.image(component),
         "imagePullPolicy": installation.pull_policy,
         "env": IDENTITY,
-        **watched(),
+        "ports": [{"name": "https", "containerPort": PORT, "protocol": "TCP"}],
+        "startupProbe": probe("/readyz", period=1, failures=120),
+        "livenessProbe": probe("/livez", period=20),
+        "readinessProbe": probe("/readyz", period=10),
         "resources": amounts.of(component),
         "securityContext": RESTRICTED,
+        **more,
+        "volumeMounts": [CERTIFICATES_MOUNT],
     }
     pod = {
         "serviceAccountName": account,
         "priorityClassName": names.PRIORITY_CLASS,
         "securityContext": RESTRICTED_POD,
         **spread(installation.placement("infra"), component),
-        "containers": [{**basics, **container}],
+        "containers": [container],
         **installation.pulling(),
+        "volumes": [certificates(component)],
     }
-    metadata = {"labels": {**labels, **selector, METRICS_LABEL: "true"}}
+    metadata = {"labels": {**installation.labels, **selector, METRICS_LABEL: "true"}}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": installation.metadata(component, selector),
         "spec": {
-            "replicas": replicas,
+            "replicas": installation.replicas,
             "selector": {"matchLabels": selector},
             "strategy": {"type": "RollingUpdate"},
             "template": {"metadata": metadata, "spec": pod},
@@ -96,19 +116,9 @@ def deployment(
     }
 
 
-def watched() -> dict[str, Any]:
-    """How a container of the control plane is reached and watched."""
-    return {
-        "ports": [{"name": "https", "containerPort": PORT, "protocol": "TCP"}],
-        "startupProbe": probe("/readyz", period=1, failures=120),
-        "livenessProbe": probe("/livez", period=20),
-        "readinessProbe": probe("/readyz", period=10),
-    }
-
-
-def certificates(component: str, **more: bool) -> dict[str, Any]:
+def certificates(component: str) -> dict[str, Any]:
     """The volume with a component's certificate; it may come after the Pod."""
-    return {"name": "certificates", "secret": {"secretName": secret_name(component), **more}}
+    return {"name": "certificates", "secret": {"secretName": secret_name(component)}}
 
 
 def secret_name(component: str) -> str:
@@ -149,21 +159,20 @@ def spread(placement: Any, component: str) -> dict[str, Any]:
         "tolerations": [
             {"key": "CriticalAddonsOnly", "operator": "Exists"},
             *tolerations,
-            *(_for_a_moment(key) for key in _LOST if not tolerates(tolerations, {"key": key, "effect": "NoExecute"})),
+            *(
+                {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _PATIENCE}
+                for key in _LOST
+                if not tolerates(tolerations, {"key": key, "effect": "NoExecute"})
+            ),
         ],
     }
 
 
-def _for_a_moment(key: str) -> dict[str, Any]:
-    """Kubernetes itself waits for five minutes before it replaces what was on a lost node."""
-    return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _PATIENCE}
-
-
-def budget(installation: Installation, component: str, replicas: int) -> Obj:
+def budget(installation: Installation, component: str) -> Obj:
     """One of them may be away at a time."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": installation.metadata(f"{component}-pdb"),
-        "spec": {"minAvailable": replicas - 1, "selector": {"matchLabels": {names.APP_LABEL: component}}},
+        "spec": {"minAvailable": installation.replicas - 1, "selector": {"matchLabels": {names.APP_LABEL: component}}},
     }

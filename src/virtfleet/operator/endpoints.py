@@ -10,7 +10,7 @@ from virtfleet.api import kinds, names, subresources
 from virtfleet.api.kinds import KINDS, Operations, OwnKind
 from virtfleet.installation import Installation
 from virtfleet.kube.component import EVICTION, PORT, admission_path
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.resource import ADMISSION, Obj
 
 VIRT_API = "virt-api"
 METRICS = "kubevirt-prometheus-metrics"
@@ -52,34 +52,50 @@ def admission(installation: Installation, trust: bytes, key: str, *, cdi: bool =
     `trust` is the authority that virt-api's certificate is checked against, `key` what it knows API servers by; with
     `cdi`, kinds of CDI are its own.
     """
-    bundle = base64.b64encode(trust).decode()
+    trusted = {"caBundle": base64.b64encode(trust).decode()} if trust else {}
+    virt_api = {"name": VIRT_API, "namespace": installation.namespace, "port": 443}
     mutate, validate, evict = (admission_path(key, name) for name in ("mutate", "validate", EVICTION))
-    mutating = [
-        _webhook(installation, bundle, kind.mutator, mutate, [_rule([kind], kind.completed)])
-        for kind in KINDS
-        if kind.completed
-    ]
+
+    def webhook(name: str, path: str, rules: list[dict[str, Any]], failure_policy: str = "Fail") -> dict[str, Any]:
+        return {
+            "name": name,
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "failurePolicy": failure_policy,
+            "timeoutSeconds": 10,
+            "clientConfig": {"service": {**virt_api, "path": path}, **trusted},
+            "rules": rules,
+        }
+
+    def configuration(kind: str, name: str, webhooks: list[dict[str, Any]]) -> Obj:
+        metadata = installation.metadata(name, namespaced=False)
+        return {"apiVersion": f"{ADMISSION}/v1", "kind": kind, "metadata": metadata, "webhooks": webhooks}
+
+    def api_service(group: str, version: str) -> Obj:
+        spec = {"group": group, "version": version, "groupPriorityMinimum": 1000, "versionPriority": 15}
+        return {
+            "apiVersion": "apiregistration.k8s.io/v1",
+            "kind": "APIService",
+            "metadata": installation.metadata(f"{version}.{group}", namespaced=False),
+            "spec": {**spec, **trusted, "service": virt_api},
+        }
+
+    mutating = [webhook(kind.mutator, mutate, [_rule([kind], kind.completed)]) for kind in KINDS if kind.completed]
     checked = [kind for kind in KINDS if not kind.validators and not (cdi and kind.yields)]
     vital, others = ([kind for kind in checked if kind.vital is wanted] for wanted in (True, False))
     validating = [
-        *(
-            _webhook(installation, bundle, name, validate, [_rule([kind], operations)])
-            for kind in KINDS
-            for name, operations in kind.validators
-        ),
-        _webhook(installation, bundle, "machines-validator.kubevirt.io", validate, _checks(others)),
-        _webhook(
-            installation, bundle, "kubevirt-validator.kubevirt.io", validate, _checks(vital), failure_policy="Ignore"
-        ),
+        *(webhook(name, validate, [_rule([kind], how)]) for kind in KINDS for name, how in kind.validators),
+        webhook("machines-validator.kubevirt.io", validate, _checks(others)),
+        webhook("kubevirt-validator.kubevirt.io", validate, _checks(vital), "Ignore"),
         # Without an answer evictions are up to the VM's disruption budget, and those of others go on.
-        _webhook(installation, bundle, EVICTIONS, evict, [_EVICTION], failure_policy="Ignore")
+        webhook(EVICTIONS, evict, [_EVICTION], "Ignore")
         | {"sideEffects": "NoneOnDryRun", "matchConditions": [{"name": "launchers", "expression": _OF_LAUNCHERS}]},
     ]
     return [
-        _configuration(installation, "MutatingWebhookConfiguration", "virt-api-mutator", mutating),
-        _configuration(installation, "ValidatingWebhookConfiguration", "virt-api-validator", validating),
-        *(_api_service(installation, bundle, subresources.GROUP, version) for version in subresources.VERSIONS),
-        *(() if cdi else (_api_service(installation, bundle, names.CDI_UPLOADS, kinds.DATA_VOLUME.versions[0]),)),
+        configuration("MutatingWebhookConfiguration", "virt-api-mutator", mutating),
+        configuration("ValidatingWebhookConfiguration", "virt-api-validator", validating),
+        *(api_service(subresources.GROUP, version) for version in subresources.VERSIONS),
+        *(() if cdi else (api_service(names.CDI_UPLOADS, kinds.DATA_VOLUME.versions[0]),)),
     ]
 
 
@@ -99,55 +115,3 @@ def _rule(those: Sequence[OwnKind], operations: Operations) -> dict[str, Any]:
         "resources": [kind.plural for kind in those],
         "scope": "*",
     }
-
-
-def _webhook(
-    installation: Installation,
-    bundle: str,
-    name: str,
-    path: str,
-    rules: list[dict[str, Any]],
-    *,
-    failure_policy: str = "Fail",
-) -> dict[str, Any]:
-    return {
-        "name": name,
-        "admissionReviewVersions": ["v1"],
-        "sideEffects": "None",
-        "failurePolicy": failure_policy,
-        "timeoutSeconds": 10,
-        "clientConfig": {
-            "service": {"name": VIRT_API, "namespace": installation.namespace, "path": path, "port": 443},
-            **_trusted(bundle),
-        },
-        "rules": rules,
-    }
-
-
-def _configuration(installation: Installation, kind: str, name: str, webhooks: list[dict[str, Any]]) -> Obj:
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": kind,
-        "metadata": installation.metadata(name, namespaced=False),
-        "webhooks": webhooks,
-    }
-
-
-def _api_service(installation: Installation, bundle: str, group: str, version: str) -> Obj:
-    return {
-        "apiVersion": "apiregistration.k8s.io/v1",
-        "kind": "APIService",
-        "metadata": installation.metadata(f"{version}.{group}", namespaced=False),
-        "spec": {
-            "group": group,
-            "version": version,
-            "groupPriorityMinimum": 1000,
-            "versionPriority": 15,
-            **_trusted(bundle),
-            "service": {"name": VIRT_API, "namespace": installation.namespace, "port": 443},
-        },
-    }
-
-
-def _trusted(bundle: str) -> dict[str, str]:
-    return {"caBundle": bundle} if bundle else {}

@@ -56,8 +56,7 @@ class HandlerPod(PodView):
     @property
     def images(self) -> frozenset[str]:
         """What must be on the node for such a Pod to come up."""
-        main = [c.image for c in self.spec.containers if c.name == VIRT_HANDLER]
-        return frozenset((*(c.image for c in self.spec.init_containers), *main))
+        return frozenset((*(c.image for c in self.spec.init_containers), self.image(VIRT_HANDLER)))
 
     def lacks(self, network: str) -> bool:
         """Whether Multus was asked to put it on the network of migrations, and does not say that it has."""
@@ -68,10 +67,6 @@ class HandlerPod(PodView):
             attached = []
         on_it = any(each.interface == names.MIGRATION_INTERFACE for each in attached)
         return attachment(network).items() <= said.items() and not on_it
-
-    @property
-    def handler_image(self) -> str:
-        return self._image(VIRT_HANDLER)
 
     def made_from(self, template: Mapping[str, str]) -> bool:
         """Whether the Pod is what its DaemonSet would make now, given the annotations of the DaemonSet's template."""
@@ -92,12 +87,12 @@ class HandlerPod(PodView):
             waiting = container.state.waiting if container.state else None
             if waiting and waiting.reason in _FAILURES:
                 who = f"container {container.name} of {self.metadata.name} on {self.node}"
-                image = self._image(container.name)
+                image = self.image(container.name)
                 asked = f"{who} (image {image})" if image else who
                 return f"{asked}: {waiting.reason}" + (f": {waiting.message}" if waiting.message else "")
         return ""
 
-    def _image(self, container: str) -> str:
+    def image(self, container: str) -> str:
         """The image that a container asks for: its status may name what it was resolved to."""
         asked = (*self.spec.init_containers, *self.spec.containers)
         return next((c.image for c in asked if c.name == container), "")

@@ -17,17 +17,16 @@ from virtfleet.installation import Installation
 from virtfleet.kube.component import PORT
 from virtfleet.kube.resource import Obj
 from virtfleet.operator import amounts, deployments, roles
-from virtfleet.operator.digest import digest
 from virtfleet.operator.endpoints import METRICS_LABEL
+from virtfleet.operator.objects import digest
 from virtfleet.pods.networks import NETWORKS
 from virtfleet.pools.model import Pool
-from virtfleet.pools.placement import handler_placement
+from virtfleet.pools.placement import apart, handler_placement
 
 VIRT_HANDLER = "virt-handler"
 CONTENT = "virtfleet.io/handler-content"
 """Annotation of handler Pods: what they were made of, but for their placement."""
 
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PLACEMENT = ("nodeSelector", "affinity", "tolerations")
 NODE_FACTS = "/var/lib/kubevirt-node-labeller"
 # Time for a handler to see live migrations through that end at its node.
@@ -94,20 +93,17 @@ def marked(daemon_set: Obj) -> Obj:
 
 def _alone(placement: dict[str, Any]) -> dict[str, Any]:
     """The placement with the rule that a node has one handler at a time."""
-    affinity = placement.get("affinity") or {}
-    anti = affinity.get("podAntiAffinity") or {}
-    one = {
+    others = {
         "labelSelector": {
             "matchLabels": {names.APP_LABEL: VIRT_HANDLER},
             "matchExpressions": [{"key": names.STAND_IN, "operator": "DoesNotExist"}],
         },
         "topologyKey": "kubernetes.io/hostname",
     }
-    anti = {**anti, _REQUIRED: [*(anti.get(_REQUIRED) or ()), one]}
     critical = {"key": "CriticalAddonsOnly", "operator": "Exists"}
     return {
         **placement,
-        "affinity": {**affinity, "podAntiAffinity": anti},
+        "affinity": apart(placement.get("affinity") or {}, others),
         "tolerations": [critical, *(placement.get("tolerations") or ())],
     }
 
@@ -115,21 +111,17 @@ def _alone(placement: dict[str, Any]) -> dict[str, Any]:
 def _content(installation: Installation, pool: Pool | None) -> dict[str, Any]:
     """The Pod's spec but for its placement."""
     handler = (pool.handler_image if pool else "") or installation.image(VIRT_HANDLER)
-    launcher, further = installation.fleet.node_image(pool), installation.fleet.further_images(pool)
+    launchers = installation.fleet.node_images(pool)
     containers = [_handler(installation, pool, handler)]
     if installation.pulling():
         # Keeps private launcher images on the node, where launcher Pods may use them without the secret.
-        containers.append(_image_holder(installation, launcher))
-        containers += [_image_holder(installation, image, name) for name, image in further.items()]
+        containers += [_image_holder(installation, image, name) for name, image in launchers.items()]
     return {
         "serviceAccountName": roles.HANDLER,
         "priorityClassName": names.PRIORITY_CLASS,
         "hostPID": True,
         "terminationGracePeriodSeconds": _GRACE,
-        "initContainers": [
-            _describe_node(installation, launcher),
-            *(_describe_node(installation, image, name) for name, image in further.items()),
-        ],
+        "initContainers": [_describe_node(installation, image, name) for name, image in launchers.items()],
         "containers": containers,
         "volumes": [
             deployments.certificates(VIRT_HANDLER),
@@ -171,7 +163,7 @@ def _handler(installation: Installation, pool: Pool | None, image: str) -> dict[
     }
 
 
-def _describe_node(installation: Installation, image: str, only: str = "") -> dict[str, Any]:
+def _describe_node(installation: Installation, image: str, only: str) -> dict[str, Any]:
     """Pulls a launcher image, and lets the hypervisor in it say what the node can do, for the node's labels."""
     return {
         "name": f"virt-launcher-{only}" if only else "virt-launcher",
@@ -184,7 +176,7 @@ def _describe_node(installation: Installation, image: str, only: str = "") -> di
     }
 
 
-def _image_holder(installation: Installation, image: str, only: str = "") -> dict[str, Any]:
+def _image_holder(installation: Installation, image: str, only: str) -> dict[str, Any]:
     small = {"cpu": "100m", "memory": "20Mi"}
     return {
         "name": f"virt-launcher-{only}-image-holder" if only else "virt-launcher-image-holder",

@@ -9,15 +9,16 @@ else's word and is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from virtfleet.api import names
 from virtfleet.installation import Installation
-from virtfleet.kube.resource import KUBEVIRTS, Obj, owner_reference
+from virtfleet.kube.resource import Obj
 from virtfleet.operator import deployments
-from virtfleet.operator.digest import digest
 from virtfleet.operator.handlerpods import PROBE, HandlerPod
+from virtfleet.operator.handlers import VIRT_HANDLER
+from virtfleet.operator.objects import TRIAL, digest, own_pod
 from virtfleet.operator.world import NodeView
 
 AT_ONCE = 20
@@ -47,11 +48,12 @@ def look(
     probing = Probing()
     for node in nodes:
         handler = serving.get(node.name)
-        if handler is None or not node.ready or _known(node):
+        known = names.IMAGE_VOLUMES in node.labels and node.image_volumes_of in ("", node.runtime)
+        if handler is None or not node.ready or known:
             continue
-        probe = render(installation, node, handler)
+        probe = render(installation, node, handler.image(VIRT_HANDLER))
         pod = by_name.get(probe["metadata"]["name"])
-        verdict = said(pod) if pod else None
+        verdict = _said(pod) if pod else None
         if verdict is not None:
             probing.answers[node.name] = answer(node, verdict)
         elif len(probing.wanted) < AT_ONCE:
@@ -60,11 +62,7 @@ def look(
     return probing
 
 
-def _known(node: NodeView) -> bool:
-    return names.IMAGE_VOLUMES in node.labels and node.image_volumes_of in ("", node.runtime)
-
-
-def said(pod: HandlerPod) -> bool | None:
+def _said(pod: HandlerPod) -> bool | None:
     """What the Pod shows; None while it shows nothing."""
     if pod.status.phase in ("Succeeded", "Failed"):
         return pod.status.phase == "Succeeded"
@@ -77,8 +75,7 @@ def answer(node: NodeView, works: bool) -> Obj:
     return {"labels": label, "annotations": {names.IMAGE_VOLUMES_OF: node.runtime}}
 
 
-def render(installation: Installation, node: NodeView, handler: HandlerPod) -> Obj:
-    image = handler.handler_image
+def render(installation: Installation, node: NodeView, image: str) -> Obj:
     probe = {
         "name": "look",
         "image": image,
@@ -88,17 +85,12 @@ def render(installation: Installation, node: NodeView, handler: HandlerPod) -> O
         "securityContext": deployments.RESTRICTED,
     }
     content = {
+        **TRIAL,
         "nodeName": node.name,
         "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": 1,
-        "tolerations": [{"operator": "Exists"}],
         "securityContext": deployments.RESTRICTED_POD,
         "containers": [probe],
         "volumes": [{"name": "image", "image": {"reference": image, "pullPolicy": "IfNotPresent"}}],
         **installation.pulling(),
     }
-    labels: Mapping[str, str] = {names.APP_LABEL: PROBE}
-    metadata = installation.metadata(f"{PROBE}-{digest([content, node.runtime])}", labels)
-    owner = owner_reference(installation.kubevirt, KUBEVIRTS)
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {**metadata, "ownerReferences": [owner]}, "spec": content}
+    return own_pod(installation, f"{PROBE}-{digest([content, node.runtime])}", {names.APP_LABEL: PROBE}, content)

@@ -20,7 +20,6 @@ NAMESPACE = "kubevirt"
 WEBHOOKS = 8444
 """Where KubeVirt's operator has its webhooks: tools look for its certificate there, by port-forward."""
 
-_REPLICAS = 2
 _IMAGES = ("imageRegistry", "imageTag", "imagePullPolicy", "imagePullSecrets")
 _NOTE = "# The operator of VirtFleet. Made by `python -m virtfleet.operator manifest`; do not edit.\n"
 
@@ -38,22 +37,18 @@ def objects(wanted: Installation | None = None) -> list[Obj]:
         *roles.granted(installation, roles.OPERATOR, roles.operator_cluster_rules()),
         *roles.granted(installation, roles.OPERATOR, roles.operator_own_rules(), namespaced=True),
         _deployment(installation),
-        deployments.budget(installation, VIRT_OPERATOR, _REPLICAS),
+        deployments.budget(installation, VIRT_OPERATOR),
     ]
     return [_ours(obj) for obj in parts]
 
 
 def _deployment(installation: Installation) -> Obj:
-    """With the certificate that it gives itself once it has installed something."""
-    made = deployments.deployment(
-        installation,
-        VIRT_OPERATOR,
-        roles.OPERATOR,
-        replicas=_REPLICAS,
-        labels={},
-        volumeMounts=[deployments.CERTIFICATES_MOUNT],
-    )
-    made["spec"]["template"]["spec"]["volumes"] = [deployments.certificates(VIRT_OPERATOR, optional=True)]
+    """With the certificate that it gives itself once it has installed something, and without labels of that."""
+    made = deployments.deployment(installation, VIRT_OPERATOR, roles.OPERATOR)
+    template = made["spec"]["template"]
+    template["spec"]["volumes"][0]["secret"]["optional"] = True
+    for label in installation.labels:
+        del template["metadata"]["labels"][label]
     return made
 
 

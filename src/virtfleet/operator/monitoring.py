@@ -19,7 +19,7 @@ def render(installation: Installation, *, served: bool) -> list[Obj]:
     spec = installation.spec
     reader = spec.get("monitorNamespace")
     account = {"kind": "ServiceAccount", "name": spec.get("monitorAccount") or ACCOUNT, "namespace": reader}
-    objects = roles.bound(installation, READER, roles.SCRAPES, account) if reader else []
+    objects = roles.granted(installation, READER, roles.SCRAPES, account, namespaced=True) if reader else []
     if not served:
         return objects
     metadata = installation.metadata(MONITOR, {METRICS_LABEL: "true", "k8s-app": "kubevirt"})

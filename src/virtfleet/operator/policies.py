@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from virtfleet.api import names
 from virtfleet.installation import Installation
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.resource import ADMISSION, Obj
 from virtfleet.operator import roles
 
 POLICY = "kubevirt-node-restriction-policy"
 BINDING = "kubevirt-node-restriction-binding"
-_API_VERSION = "admissionregistration.k8s.io/v1"
 _NODE = "authentication.kubernetes.io/node-name"
 _LABELS = [names.SCHEDULABLE, names.CPU_MANAGER, names.DEPRECATED_CPU_MANAGER, *names.NODE_FACTS]
 _ANNOTATIONS = [names.HANDLER_HEARTBEAT, names.HANDLER_VERSION]
@@ -57,7 +56,7 @@ def render(installation: Installation) -> list[Obj]:
 
 def _object(installation: Installation, kind: str, name: str, spec: Obj) -> Obj:
     metadata = installation.metadata(name, namespaced=False)
-    return {"apiVersion": _API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
+    return {"apiVersion": f"{ADMISSION}/v1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def _others_stay(field: str, own: str) -> dict[str, str]:

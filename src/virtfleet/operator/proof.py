@@ -8,17 +8,17 @@ says what it proves, so that an operator that was killed in between finds it aga
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from virtfleet.api import names
 from virtfleet.installation import Installation
-from virtfleet.kube.resource import KUBEVIRTS, Obj, owner_reference
+from virtfleet.kube.resource import Obj
 from virtfleet.operator import deployments
-from virtfleet.operator.digest import digest
 from virtfleet.operator.handlerpods import HandlerPod
 from virtfleet.operator.handlers import VIRT_HANDLER
+from virtfleet.operator.objects import TRIAL, digest, own_pod
 
 PROOF = "virt-handler-proof"
 """Component of these Pods, and the beginning of their names."""
@@ -33,56 +33,61 @@ def images(daemon_set: Obj) -> frozenset[str]:
     return frozenset(c["image"] for c in (*(spec.get("initContainers") or ()), *_handler(spec)))
 
 
-class Proving:
-    """The proofs that are needed now, found out by asking for them; `there` are those that exist, by name."""
+class Asking:
+    """Pods that are needed now, found out by asking for them; `there` are those that exist."""
 
-    def __init__(self, installation: Installation, there: Mapping[str, HandlerPod]) -> None:
-        self._installation = installation
-        self._there = there
+    def __init__(self, installation: Installation, there: Iterable[HandlerPod]) -> None:
+        self.installation = installation
+        self.there = {pod.metadata.name: pod for pod in there}
         self.needed: dict[str, Obj] = {}
         self.failure = ""
-        """Why one of them is not given."""
+        """Why one of them does not come up."""
+
+    def ask(self, wanted: Obj, trouble: str) -> HandlerPod | None:
+        """The Pod if it is there; `trouble` is what it means that it does not come up."""
+        name = wanted["metadata"]["name"]
+        self.needed[name] = wanted
+        there = self.there.get(name)
+        if there and there.failure and not self.failure:
+            self.failure = f"{trouble}: {there.failure}"
+        return there
+
+
+class Proving(Asking):
+    """The proofs that are needed now."""
 
     def proven(self, daemon_set: Obj, node: str, pod: HandlerPod | None = None) -> bool:
         """Whether a handler of the DaemonSet may come to the node, in the place of the Pod if there is one."""
         if pod and (pod.ending or pod.failure or images(daemon_set) <= pod.images):
             return True  # nothing is lost with it, or what comes is on the node already
-        wanted = render(self._installation, daemon_set, node)
-        name = wanted["metadata"]["name"]
-        self.needed[name] = wanted
-        there = self._there.get(name)
-        if there and there.failure and not self.failure:
-            stays = f", so {pod.metadata.name} stays" if pod else ""
-            self.failure = f"{daemon_set['metadata']['name']} does not work on {node}{stays}: {there.failure}"
+        stays = f", so {pod.metadata.name} stays" if pod else ""
+        trouble = f"{daemon_set['metadata']['name']} does not work on {node}{stays}"
+        there = self.ask(render(self.installation, daemon_set, node), trouble)
         return there is not None and not there.ending and there.status.phase == "Succeeded"
 
 
 def render(installation: Installation, daemon_set: Obj, node: str) -> Obj:
     spec = daemon_set["spec"]["template"]["spec"]
-    before = [_tried(container) for container in spec.get("initContainers") or ()]
+    # As they will run, but for the amounts: a proof must fit beside the handler that it is to replace.
+    before = [{k: v for k, v in each.items() if k != "resources"} for each in spec.get("initContainers") or ()]
     mounted = sorted({mount["name"] for container in before for mount in container.get("volumeMounts") or ()})
     content = {
+        **TRIAL,
         "nodeName": node,
         "restartPolicy": "OnFailure",
-        "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": 1,
-        "tolerations": [{"operator": "Exists"}],
         "initContainers": before,
         "containers": [
-            {**_named(container), "args": ["--help"], "securityContext": deployments.RESTRICTED}
+            {
+                **{key: container[key] for key in ("name", "image", "imagePullPolicy") if key in container},
+                "args": ["--help"],
+                "securityContext": deployments.RESTRICTED,
+            }
             for container in _handler(spec)
         ],
         "volumes": [{"name": name, "emptyDir": {}} for name in mounted],
         **{field: spec[field] for field in ("imagePullSecrets", "priorityClassName") if spec.get(field)},
     }
-    owner = owner_reference(installation.kubevirt, KUBEVIRTS)
-    metadata = installation.metadata(f"{PROOF}-{digest(content)}", {names.APP_LABEL: PROOF})
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {**metadata, "ownerReferences": [owner]},
-        "spec": content,
-    }
+    return own_pod(installation, f"{PROOF}-{digest(content)}", {names.APP_LABEL: PROOF}, content)
 
 
 def stale(proof: HandlerPod, now: datetime) -> bool:
@@ -93,12 +98,3 @@ def stale(proof: HandlerPod, now: datetime) -> bool:
 
 def _handler(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [container for container in spec["containers"] if container["name"] == VIRT_HANDLER]
-
-
-def _named(container: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: container[key] for key in ("name", "image", "imagePullPolicy") if key in container}
-
-
-def _tried(container: Mapping[str, Any]) -> dict[str, Any]:
-    """As it will run, but for the amounts: a proof must fit beside the handler that it is to replace."""
-    return {key: value for key, value in container.items() if key != "resources"}

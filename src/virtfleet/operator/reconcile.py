@@ -13,15 +13,16 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from virtfleet.api import names, times
+from virtfleet.api.conditions import holds
 from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
 from virtfleet.kube.events import Recorder, Reference
-from virtfleet.kube.resource import DAEMON_SETS, KUBEVIRTS, NODES, PODS, SECRETS, SERVICE_MONITORS, Obj
-from virtfleet.operator import certificates, conditions, imagevolumes, keeping, proof, rollout, undoing
-from virtfleet.operator.apply import Comparer
+from virtfleet.kube.resource import DAEMON_SETS, NODES, PODS, SECRETS, SERVICE_MONITORS, Obj
+from virtfleet.operator import certificates, conditions, imagevolumes, keeping, proof, rollout
+from virtfleet.operator.apply import CannotUndo, Comparer, check_stored
 from virtfleet.operator.conditions import DEGRADED, Findings
 from virtfleet.operator.customize import PatchError
 from virtfleet.operator.endpoints import VIRT_API
@@ -31,7 +32,6 @@ from virtfleet.operator.proof import AGAIN, PROOF, Proving
 from virtfleet.operator.render import render
 from virtfleet.operator.rollout import Change, Fleet, Plan
 from virtfleet.operator.standin import StandIns
-from virtfleet.operator.undoing import CannotUndo
 from virtfleet.operator.uninstall import Uninstall
 from virtfleet.operator.world import RESOURCES, World
 from virtfleet.pools.terms import TooManyTermsError
@@ -49,12 +49,7 @@ class Operator:
     """`run()` it, beside its world and its recorder."""
 
     def __init__(
-        self,
-        api: KubeApi,
-        world: World,
-        recorder: Recorder,
-        *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        self, api: KubeApi, world: World, recorder: Recorder, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
         self._api = api
         self._world = world
@@ -86,7 +81,10 @@ class Operator:
             return None
         if kubevirt["metadata"].get("deletionTimestamp"):
             return await self._uninstall.step(kubevirt)
-        await self._keep_until_uninstalled(kubevirt)
+        finalizers = kubevirt["metadata"].get("finalizers") or []
+        if names.OPERATOR_FINALIZER not in finalizers:
+            wanted = [*finalizers, names.OPERATOR_FINALIZER]
+            self._world.kubevirts.observe(await self._world.write_finalizers(kubevirt, wanted))
         installation, findings = Installation(kubevirt), Findings()
         again: float | None = None
         try:
@@ -111,18 +109,6 @@ class Operator:
         )
         return key_of(oldest)
 
-    async def _keep_until_uninstalled(self, kubevirt: Obj) -> None:
-        meta = kubevirt["metadata"]
-        finalizers = meta.get("finalizers") or []
-        if names.OPERATOR_FINALIZER not in finalizers:
-            # With the version, because a list is replaced as a whole.
-            wanted = {
-                "resourceVersion": meta["resourceVersion"],
-                "finalizers": [*finalizers, names.OPERATOR_FINALIZER],
-            }
-            stored = await self._api.patch(KUBEVIRTS, meta["name"], {"metadata": wanted}, meta["namespace"])
-            self._world.kubevirts.observe(stored)
-
     async def _install(self, installation: Installation, findings: Findings) -> float | None:
         issued = certificates.issue(installation, await self._secrets(installation), self._now())
         monitors = self._world.monitors
@@ -134,7 +120,7 @@ class Operator:
             monitors=monitors is not None,
         )
         definitions = [obj for obj in objects if obj["kind"] == "CustomResourceDefinition"]
-        undoing.check(self._world.installed["CustomResourceDefinition"].list(), definitions)
+        check_stored(self._world.installed["CustomResourceDefinition"].list(), definitions)
         await self._apply(definitions)
         if not self._definitions_are_served():
             return None
@@ -199,13 +185,7 @@ class Operator:
 
     def _definitions_are_served(self) -> bool:
         definitions = self._world.installed["CustomResourceDefinition"].list()
-        return all(
-            any(
-                c["type"] == "Established" and c["status"] == "True"
-                for c in (d.get("status") or {}).get("conditions", ())
-            )
-            for d in definitions
-        )
+        return all(holds((d.get("status") or {}).get("conditions") or (), "Established") for d in definitions)
 
     async def _bring_handlers(self, installation: Installation, objects: Iterable[Obj], findings: Findings) -> None:
         """Handlers to the nodes that are theirs now, and new handlers in the place of old ones."""
@@ -215,7 +195,7 @@ class Operator:
         control_plane = self._world.control_plane().values()
         findings.held = bool(installed) and not all(map(rollout.settled, control_plane))
         nodes = keeping.look(installation.fleet.pools, installed, self._world.nodes.list(), pods)
-        proving = Proving(installation, {pod.metadata.name: pod for pod in self._world.pods_of(PROOF)})
+        proving = Proving(installation, self._world.pods_of(PROOF))
         unfinished = keeping.unfinished(installed, wanted, nodes.between, proving)
         placed = not findings.held and await self._place(wanted, nodes, unfinished)
         there = {name: ds for name, ds in self._world.named("DaemonSet").items() if name in wanted}
@@ -272,7 +252,7 @@ class Operator:
         going = [change for change in plan.replace if standing.waits(change, sets[change.successor])]
         for pod in standing.over(handler for handler in self._world.handlers() if handler.node not in between):
             await self._delete_pod(pod)
-        await self._make_pods(standing.needed, {pod.metadata.name for pod in self._world.stand_ins()})
+        await self._make_pods(standing.needed, standing.there)
         if standing.failure:
             plan.failure = (rollout.CANARY_FAILED, f"the roll-out is stopped, as {standing.failure}")
         return [] if plan.failure else going
@@ -280,17 +260,16 @@ class Operator:
     async def _make_pods(self, wanted: Mapping[str, Obj], there: Container[str]) -> None:
         for name, pod in wanted.items():
             if name not in there:
-                logger.info("trying new images on %s: %s", pod["spec"]["nodeName"], name)
+                logger.info("trying images on %s: %s", pod["spec"]["nodeName"], name)
                 with ignoring(is_already_exists):
                     self._world.pods.observe(await self._api.create(PODS, pod))
 
     async def _prove(self, proving: Proving) -> None:
         """Make the proofs that are asked for, and take away those that are not."""
-        there = {pod.metadata.name: pod for pod in self._world.pods_of(PROOF)}
-        for name, pod in there.items():
+        for name, pod in proving.there.items():
             if name not in proving.needed or proof.stale(pod, self._now()):
                 await self._delete_pod(pod)
-        await self._make_pods(proving.needed, there)
+        await self._make_pods(proving.needed, proving.there)
 
     async def _probe(self, installation: Installation) -> None:
         """Find out of nodes whether images can be volumes there."""
@@ -300,21 +279,17 @@ class Operator:
             await self._say_of_images(node, change)
         for pod in probing.over:
             await self._delete_pod(pod)
+        made = {pod.metadata.name for pod in there}
         for name, wanted in probing.wanted.items():
-            if name not in {pod.metadata.name for pod in there}:
-                await self._look_for_images(wanted)
-
-    async def _look_for_images(self, probe: Obj) -> None:
-        node = self._world.nodes.get(probe["spec"]["nodeName"])
-        try:
-            with ignoring(is_already_exists):
-                self._world.pods.observe(await self._api.create(PODS, probe))
-        except ApiError as error:
-            if error.code != 422 or node is None:
-                raise
-            # An API server that knows no such volumes drops them, and misses what kind of volume it is.
-            logger.info("no images as volumes: %s", error.message)
-            await self._say_of_images(node.name, imagevolumes.answer(node, works=False))
+            try:
+                await self._make_pods({name: wanted}, made)
+            except ApiError as error:
+                tried = self._world.nodes.get(wanted["spec"]["nodeName"])
+                if error.code != 422 or tried is None:
+                    raise
+                # An API server that knows no such volumes drops them, and misses what kind of volume it is.
+                logger.info("no images as volumes: %s", error.message)
+                await self._say_of_images(tried.name, imagevolumes.answer(tried, works=False))
 
     async def _say_of_images(self, node: str, change: Obj) -> None:
         logger.info("node %s: images as volumes: %s", node, change["labels"][names.IMAGE_VOLUMES])
@@ -385,7 +360,7 @@ class Operator:
         status["defaultArchitecture"] = installation.known_architecture or own
         status["generations"] = self._world.generations()
         self._tell_of_trouble(installation.kubevirt, status)
-        await self._write_status(installation.kubevirt, status)
+        await self._world.write_status(installation.kubevirt, status)
 
     def _tell_of_trouble(self, kubevirt: Obj, status: Obj) -> None:
         """An event when trouble begins or changes, not each time that it is seen."""
@@ -396,22 +371,11 @@ class Operator:
             self._recorder.warning(Reference.of(kubevirt), now["reason"], now["message"])
 
     async def _report_second(self, kubevirt: Obj) -> None:
-        verdict = conditions.Verdict(
-            DEGRADED,
-            True,
-            "ExistingDeployment",
-            f"there is an installation already: {self._in_charge()}; delete this one",
-        )
+        why = f"there is an installation already: {self._in_charge()}; delete this one"
+        verdicts = [conditions.Verdict(DEGRADED, True, "ExistingDeployment", why)]
         old = (kubevirt.get("status") or {}).get("conditions") or ()
-        await self._write_status(kubevirt, {"conditions": conditions.conditions(old, [verdict], self._timestamp())})
-
-    async def _write_status(self, kubevirt: Obj, status: Obj) -> None:
-        old, meta = kubevirt.get("status") or {}, kubevirt["metadata"]
-        if news := {key: value for key, value in status.items() if old.get(key) != value}:
-            stored = await self._api.patch(
-                KUBEVIRTS, meta["name"], {"status": news}, meta["namespace"], subresource="status"
-            )
-            self._world.kubevirts.observe(stored)
+        told = conditions.conditions(old, verdicts, self._timestamp())
+        await self._world.write_status(kubevirt, {"conditions": told})
 
     def _timestamp(self) -> str:
         return times.timestamp(self._now().timestamp())

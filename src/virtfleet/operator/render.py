@@ -13,18 +13,8 @@ from virtfleet.api import crds, names
 from virtfleet.api.kinds import KINDS
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import KUBEVIRTS, Obj, of_kind
-from virtfleet.operator import (
-    commontypes,
-    customize,
-    dashboard,
-    deployments,
-    endpoints,
-    handlers,
-    monitoring,
-    policies,
-    roles,
-)
-from virtfleet.operator.digest import digest
+from virtfleet.operator import commontypes, customize, deployments, endpoints, handlers, monitoring, policies, roles
+from virtfleet.operator.objects import digest
 
 APPLIED = "virtfleet.io/applied"
 """Annotation of installed objects: what the operator last made of them, as a digest and the names of its fields."""
@@ -56,7 +46,7 @@ def render(
         *policies.render(installation),
         *endpoints.services(installation),
         *deployments.render(installation),
-        *dashboard.render(installation),
+        *deployments.dashboard(installation),
         *handlers.render(installation),
         *endpoints.admission(installation, trust, key, cdi=cdi),
         *commontypes.render(installation),

@@ -6,16 +6,15 @@ manage objects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from virtfleet.api import names
 from virtfleet.api.kinds import KINDS, READ, Verbs
 from virtfleet.api.subresources import GROUP, TABLE, Role
 from virtfleet.installation import Installation
-from virtfleet.kube.resource import Obj
+from virtfleet.kube.resource import ADMISSION, RBAC, Obj
 
-RBAC = "rbac.authorization.k8s.io"
 OPERATOR = "kubevirt-operator"
 API, CONTROLLER, HANDLER = "kubevirt-apiserver", "kubevirt-controller", "kubevirt-handler"
 
@@ -139,7 +138,7 @@ _INSTALLS = {
 _INSTALLS_CLUSTER_WIDE = {
     RBAC: ["clusterroles", "clusterrolebindings"],
     "apiextensions.k8s.io": ["customresourcedefinitions"],
-    "admissionregistration.k8s.io": [
+    ADMISSION: [
         "mutatingwebhookconfigurations",
         "validatingadmissionpolicies",
         "validatingadmissionpolicybindings",
@@ -167,12 +166,8 @@ def operator_own_rules() -> list[Rule]:
     return _distinct([*own, *SCRAPES, *(rules for account in OWN_RULES.values() for rules in account)])
 
 
-def _distinct(rules: Iterable[Rule]) -> list[Rule]:
-    distinct: list[Rule] = []
-    for each in rules:
-        if each not in distinct:
-            distinct.append(each)
-    return distinct
+def _distinct(rules: Sequence[Rule]) -> list[Rule]:
+    return [each for number, each in enumerate(rules) if each not in rules[:number]]
 
 
 def render(installation: Installation) -> list[Obj]:
@@ -185,9 +180,8 @@ def render(installation: Installation) -> list[Obj]:
     aggregated = "false" if installation.configuration.role_aggregation_strategy == "Manual" else "true"
     for name, rules in PEOPLE.items():
         label = {f"{RBAC}/aggregate-to-{name}": aggregated} if name in _AGGREGATED else {}
-        objects.append(
-            _role("ClusterRole", installation.metadata(f"{names.GROUP}:{name}", label, namespaced=False), rules)
-        )
+        metadata = installation.metadata(f"{names.GROUP}:{name}", label, namespaced=False)
+        objects.append(_role("ClusterRole", metadata, rules))
     shown = [each for each in EVERYBODY if each["apiGroups"] == [_SIZES]]
     objects.append(_role("ClusterRole", installation.metadata(f"{_SIZES}:view", namespaced=False), shown))
     metadata = installation.metadata(f"{names.GROUP}:default", namespaced=False)
@@ -199,18 +193,13 @@ def service_account(installation: Installation, name: str) -> Obj:
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": installation.metadata(name)}
 
 
-def granted(installation: Installation, account: str, rules: list[Rule], *, namespaced: bool = False) -> list[Obj]:
-    """The role of a service account and its binding: in the whole cluster, or in the installation's namespace."""
-    subject = {"kind": "ServiceAccount", "name": account, "namespace": installation.namespace}
-    return bound(installation, account, rules, subject, namespaced=namespaced)
-
-
-def bound(
-    installation: Installation, name: str, rules: list[Rule], subject: dict[str, Any], *, namespaced: bool = True
+def granted(
+    installation: Installation, name: str, rules: list[Rule], subject: Obj | None = None, *, namespaced: bool = False
 ) -> list[Obj]:
-    """A role of this name and its binding to a subject."""
+    """A role, in the cluster or in the installation's namespace, and its binding: to ours of its name, or a subject."""
     kind, metadata = "Role" if namespaced else "ClusterRole", installation.metadata(name, namespaced=namespaced)
-    return [_role(kind, metadata, rules), _binding(kind, metadata, subject)]
+    own = {"kind": "ServiceAccount", "name": name, "namespace": installation.namespace}
+    return [_role(kind, metadata, rules), _binding(kind, metadata, subject or own)]
 
 
 def _role(kind: str, metadata: dict[str, Any], rules: list[Rule]) -> Obj:

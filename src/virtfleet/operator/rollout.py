@@ -62,8 +62,6 @@ class Plan:
 
     rollouts: dict[str, Rollout] = field(default_factory=dict)
     replace: list[Change] = field(default_factory=list)
-    left: int = 0
-    """Handlers that are still to be replaced, those that go now among them."""
     failure: tuple[str, str] | None = None
     """Reason and message of what stopped it all."""
 
@@ -86,21 +84,25 @@ class Fleet:
     def up(self) -> list[HandlerPod]:
         return [pod for pod in self.pods if pod.node not in self.down]
 
-    def batch(self) -> int:
-        return max(1, sum(map(desired, self.sets.values())) // SHARE)
-
 
 def plan(fleet: Fleet, proving: Proving, now: datetime) -> Plan:
     """The next step for all handlers."""
     rollouts = {name: _rollout(fleet, name, now) for name in fleet.sets}
     moves = [change for change in fleet.moves if change.successor in fleet.sets]
-    changes = sorted((*_outdated(fleet), *moves), key=lambda change: _order(rollouts, change))
-    most = fleet.batch() if _tried(fleet, rollouts, changes) else 1
+    # Those that do not work anyway go first: nothing is lost with them. Then what nobody has tried yet.
+    changes = sorted(
+        (*_outdated(fleet), *moves),
+        key=lambda c: (c.pod.ready, rollouts[c.successor].tried, c.pod.daemon_set, c.pod.metadata.name),
+    )
+    share = max(1, sum(map(desired, fleet.sets.values())) // SHARE)
+    most = share if _tried(fleet, rollouts, changes) else 1
     ready = [c for c in changes[:most] if _proven(fleet, c, proving)]
     failure = _failure(rollouts, changes, proving)
-    away = _away(fleet, rollouts)
+    # Nodes without a handler that soon have one.
+    going = sum(pod.ending for pod in fleet.up())
+    away = fleet.transit + going + sum(rollout.starting for rollout in rollouts.values())
     replace = [] if failure else ready[: max(0, most - away)]
-    return Plan(rollouts, replace, len(changes), failure)
+    return Plan(rollouts, replace, failure)
 
 
 def paced(daemon_set: Obj, pods: Iterable[HandlerPod]) -> Obj:
@@ -157,11 +159,6 @@ def _outdated(fleet: Fleet) -> list[Change]:
     ]
 
 
-def _order(rollouts: Mapping[str, Rollout], change: Change) -> tuple[bool, bool, str, str]:
-    """Those that do not work anyway go first: nothing is lost with them. Then what nobody has tried yet."""
-    return change.pod.ready, rollouts[change.successor].tried, change.pod.daemon_set, change.pod.metadata.name
-
-
 def _failure(rollouts: Mapping[str, Rollout], changes: Sequence[Change], proving: Proving) -> tuple[str, str] | None:
     """Trouble of a handler that is new, and not only of its node: then others of its kind work."""
     coming = {change.successor for change in changes}
@@ -185,12 +182,6 @@ def _proven(fleet: Fleet, change: Change, proving: Proving) -> bool:
     if change.successor in fleet.unfinished or not observed(successor):
         return False
     return proving.proven(successor, change.node, change.pod)
-
-
-def _away(fleet: Fleet, rollouts: Mapping[str, Rollout]) -> int:
-    """Nodes without a handler that soon have one."""
-    going = sum(pod.ending for pod in fleet.up())
-    return fleet.transit + going + sum(rollout.starting for rollout in rollouts.values())
 
 
 def _up_to_date(fleet: Fleet, pod: HandlerPod) -> bool:

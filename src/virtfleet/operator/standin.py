@@ -17,50 +17,43 @@ from typing import Any
 
 from virtfleet.api import names
 from virtfleet.installation import Installation
-from virtfleet.kube.resource import KUBEVIRTS, Obj, owner_reference
-from virtfleet.operator.digest import digest
+from virtfleet.kube.resource import Obj
 from virtfleet.operator.handlerpods import HandlerPod
 from virtfleet.operator.handlers import PLACEMENT, VIRT_HANDLER
+from virtfleet.operator.objects import digest, own_pod
+from virtfleet.operator.proof import Asking
 from virtfleet.operator.rollout import Change
 
 PREFIX = "virt-handler-stand-in-"
+_STANDING_IN = {"name": names.STAND_IN_VARIABLE, "value": "true"}  # which a handler of another version does not mind
 _LIFE = 400  # seconds: longer than a handler may take that sees migrations through
 
 
-class StandIns:
-    """Those that are needed now, found out by asking for them; `there` are those that exist."""
-
-    def __init__(self, installation: Installation, there: Iterable[HandlerPod]) -> None:
-        self._installation = installation
-        self._there = {pod.metadata.name: pod for pod in there}
-        self.needed: dict[str, Obj] = {}
-        self.failure = ""
-        """Why one of them does not come up."""
+class StandIns(Asking):
+    """Those that are needed now."""
 
     def waits(self, change: Change, successor: Obj) -> bool:
         """Whether the handler may go: somebody stands by, or nobody needs to, or there is no room for that."""
         if not change.pod.ready:
             return True
-        wanted = render(self._installation, successor, change.node)
-        name = wanted["metadata"]["name"]
-        there = self._there.get(name)
+        wanted = render(self.installation, successor, change.node)
+        there = self.there.get(wanted["metadata"]["name"])
         if there and there.status.phase in names.FINAL:
             return True
-        self.needed[name] = wanted
-        if there and there.failure and not self.failure:
-            who, stays = successor["metadata"]["name"], change.pod.metadata.name
-            self.failure = f"{who} does not come up on {change.node}, so {stays} stays: {there.failure}"
+        who, stays = successor["metadata"]["name"], change.pod.metadata.name
+        self.ask(wanted, f"{who} does not come up on {change.node}, so {stays} stays")
         return there is not None and there.started and not there.ending
 
     def over(self, handlers: Iterable[HandlerPod]) -> list[HandlerPod]:
         """Stand-ins that nobody needs any more: a handler that is to stay serves the node, or is about to."""
         served = {pod.node for pod in handlers if pod.started and not pod.ending}
-        return [pod for name, pod in self._there.items() if name not in self.needed and pod.node in served]
+        return [pod for name, pod in self.there.items() if name not in self.needed and pod.node in served]
 
 
 def render(installation: Installation, daemon_set: Obj, node: str) -> Obj:
     template = daemon_set["spec"]["template"]
     spec = {key: value for key, value in template["spec"].items() if key not in PLACEMENT}
+    [handler] = [_small(container) for container in spec["containers"] if container["name"] == VIRT_HANDLER]
     content: dict[str, Any] = {
         **spec,
         "nodeName": node,
@@ -68,26 +61,11 @@ def render(installation: Installation, daemon_set: Obj, node: str) -> Obj:
         "activeDeadlineSeconds": _LIFE,
         "tolerations": [{"operator": "Exists"}],
         "initContainers": [_small(container) for container in spec.get("initContainers") or ()],
-        "containers": [_as_stand_in(_small(c)) for c in spec["containers"] if c["name"] == VIRT_HANDLER],
+        "containers": [{**handler, "env": [*handler.get("env", ()), _STANDING_IN]}],
     }
     labels = {**template["metadata"]["labels"], names.STAND_IN: "true"}
-    metadata = installation.metadata(f"{PREFIX}{digest(content)}", labels)
-    owner = owner_reference(installation.kubevirt, KUBEVIRTS)  # a controller: no DaemonSet takes it for its own
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            **metadata,
-            "annotations": template["metadata"].get("annotations", {}),  # its networks, for example
-            "ownerReferences": [owner],
-        },
-        "spec": content,
-    }
-
-
-def _as_stand_in(container: Mapping[str, Any]) -> dict[str, Any]:
-    """By its environment, which a handler of another version does not mind."""
-    return {**container, "env": [*container.get("env", ()), {"name": names.STAND_IN_VARIABLE, "value": "true"}]}
+    notes = template["metadata"].get("annotations", {})  # its networks, for example
+    return own_pod(installation, f"{PREFIX}{digest(content)}", labels, content, annotations=notes)
 
 
 def _small(container: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from virtfleet.api import names, times
+from virtfleet.api.conditions import drop
 from virtfleet.api.kinds import KINDS, VMI
 from virtfleet.installation import WAIT_FOR_VMS, Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ignoring, is_not_found
-from virtfleet.kube.resource import CRDS, KUBEVIRTS, NODES, Obj, Resource, of_kind
+from virtfleet.kube.resource import CRDS, NODES, Obj, Resource, of_kind
 from virtfleet.operator.conditions import DEGRADED, DELETED, DELETING, Verdict, conditions
+from virtfleet.operator.objects import shown
 from virtfleet.operator.render import OWN_DEFINITION, YIELDING
 from virtfleet.operator.world import INSTALLED, TYPES, World
 
@@ -16,14 +18,7 @@ _NAMED = 10
 # What makes VMs before these.
 _WORKLOADS = [of_kind(kind) for kind in sorted(KINDS, key=lambda kind: kind is VMI) if kind.instance]
 # What is ours on a Node.
-_PREFIXES = names.NODE_FACT_PREFIXES
-_LABELS = (
-    *names.NODE_FACTS,
-    names.SCHEDULABLE,
-    names.SERVED_BY,
-    names.CPU_MANAGER,
-    names.DEPRECATED_CPU_MANAGER,
-)
+_LABELS = (*(names.SCHEDULABLE, names.SERVED_BY, names.CPU_MANAGER, names.DEPRECATED_CPU_MANAGER), *names.NODE_FACTS)
 _ANNOTATIONS = (names.HANDLER_HEARTBEAT, names.HANDLER_VERSION, names.IMAGE_VOLUMES_OF)
 WAIT = 2.0
 """Seconds between two looks at what is going away."""
@@ -39,7 +34,8 @@ class Uninstall:
     async def step(self, kubevirt: Obj) -> float | None:
         if names.OPERATOR_FINALIZER not in (kubevirt["metadata"].get("finalizers") or ()):
             return None
-        workloads = await self._workloads()
+        # VMs before their instances, so that nobody starts these again.
+        workloads = [(resource, obj) for resource in _WORKLOADS for obj in await self._list(resource)]
         blocked = bool(workloads) and not Installation(kubevirt).uninstalled_with_vms
         kubevirt = await self._tell(kubevirt, DELETING, _named(workloads) if blocked else "")
         if workloads:
@@ -49,16 +45,16 @@ class Uninstall:
         if await self._remove_components() or self._handlers_end():
             return WAIT
         await self._clean_nodes()
-        await self._let_go(await self._tell(kubevirt, DELETED))
+        kubevirt = await self._tell(kubevirt, DELETED)
+        left = [each for each in kubevirt["metadata"].get("finalizers") or () if each != names.OPERATOR_FINALIZER]
+        await self._world.write_finalizers(kubevirt, left)
         return None
 
-    async def _workloads(self) -> list[tuple[Resource, Obj]]:
-        """VMs before their instances, so that nobody starts these again."""
-        workloads: list[tuple[Resource, Obj]] = []
-        for resource in _WORKLOADS:
-            with ignoring(is_not_found):  # the kind is gone already
-                workloads += [(resource, obj) for obj in await self._api.list(resource)]
-        return workloads
+    async def _list(self, resource: Resource) -> list[Obj]:
+        """Objects of a kind that may be gone already."""
+        with ignoring(is_not_found):
+            return await self._api.list(resource)
+        return []
 
     async def _delete(self, resource: Resource, obj: Obj) -> None:
         meta = obj["metadata"]
@@ -68,7 +64,8 @@ class Uninstall:
 
     async def _remove_components(self) -> bool:
         """Delete what is installed, kind by kind; True while something is left."""
-        kept = {OWN_DEFINITION, *await self._with_disks()}
+        # Definitions stay of whose objects there are claims, which would go with them.
+        kept = {OWN_DEFINITION, *[name for name, resource in YIELDING.items() if await self._list(resource)]}
         defined = self._world.named(CRDS.kind)
         if any(str(each) in defined for each in TYPES):  # as an operator that was started meanwhile has yet to hear
             self._world.own_kinds_are_served()
@@ -78,21 +75,12 @@ class Uninstall:
                 continue
             if not known.synced.is_set():
                 return True
-            objects = known.list()
-            left = [obj for obj in objects if obj["metadata"]["name"] not in kept]
+            left = [obj for obj in known.list() if obj["metadata"]["name"] not in kept]
             for obj in left:
                 await self._delete(resource, obj)
             if left:
                 return True
         return False
-
-    async def _with_disks(self) -> list[str]:
-        """Definitions that stay, because objects of them own claims, which would go with them."""
-        there = []
-        for name, resource in YIELDING.items():
-            with ignoring(is_not_found):
-                there += [name] if await self._api.list(resource) else []
-        return there
 
     def _handlers_end(self) -> bool:
         """Whether a handler still says goodbye, which it does on its node."""
@@ -101,25 +89,17 @@ class Uninstall:
 
     async def _tell(self, kubevirt: Obj, phase: str, waiting_for: str = "") -> Obj:
         """The phase, and who has to go first. Returns the object as it is then."""
-        meta, old = kubevirt["metadata"], kubevirt.get("status") or {}
-        known = old.get("conditions") or []
+        known = (kubevirt.get("status") or {}).get("conditions") or []
         verdicts = [Verdict(DEGRADED, True, "WorkloadsExist", waiting_for)] if waiting_for else []
-        others = [c for c in known if c["type"] != DEGRADED]
-        now = times.timestamp()
-        status = {"phase": phase, "health": phase, "conditions": [*others, *conditions(known, verdicts, now)]}
-        if any(old.get(key) != value for key, value in status.items()):
-            stored = await self._api.patch(
-                KUBEVIRTS, meta["name"], {"status": status}, meta["namespace"], subresource="status"
-            )
-            self._world.kubevirts.observe(stored)
-            return stored
-        return kubevirt
+        told = [*drop(known, DEGRADED), *conditions(known, verdicts, times.timestamp())]
+        return await self._world.write_status(kubevirt, {"phase": phase, "health": phase, "conditions": told})
 
     async def _clean_nodes(self) -> None:
         """Take off the nodes what handlers and the operator wrote on them."""
         for node in await self._api.list(NODES):
             meta = node["metadata"]
-            labels = [key for key in meta.get("labels") or () if key.startswith(_PREFIXES) or key in _LABELS]
+            known = meta.get("labels") or ()
+            labels = [key for key in known if key.startswith(names.NODE_FACT_PREFIXES) or key in _LABELS]
             notes = [key for key in _ANNOTATIONS if key in (meta.get("annotations") or {})]
             if names.IMAGE_VOLUMES_OF in notes:  # the label is ours only then
                 labels.append(names.IMAGE_VOLUMES)
@@ -127,15 +107,7 @@ class Uninstall:
                 change = {"labels": dict.fromkeys(labels), "annotations": dict.fromkeys(notes)}  # null takes away
                 await self._api.patch(NODES, meta["name"], {"metadata": change})
 
-    async def _let_go(self, kubevirt: Obj) -> None:
-        """With the version, because a list is replaced as a whole and others have finalizers too."""
-        meta = kubevirt["metadata"]
-        left = [f for f in meta.get("finalizers") or () if f != names.OPERATOR_FINALIZER]
-        change = {"resourceVersion": meta["resourceVersion"], "finalizers": left or None}
-        await self._api.patch(KUBEVIRTS, meta["name"], {"metadata": change}, meta["namespace"])
-
 
 def _named(workloads: list[tuple[Resource, Obj]]) -> str:
-    names = [f"{resource.kind} {o['metadata']['namespace']}/{o['metadata']['name']}" for resource, o in workloads]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"the uninstall strategy is {WAIT_FOR_VMS}; delete {', '.join(names[:_NAMED])}{more} first"
+    those = (f"{resource.kind} {o['metadata']['namespace']}/{o['metadata']['name']}" for resource, o in workloads)
+    return f"the uninstall strategy is {WAIT_FOR_VMS}; delete {shown(those, _NAMED)} first"

@@ -10,13 +10,12 @@ import msgspec
 import orjson
 
 from virtfleet.api import names
-from virtfleet.api.names import FINAL
+from virtfleet.api.conditions import holds
 from virtfleet.kube import resource
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache, key_of
 from virtfleet.kube.resource import KUBEVIRTS, NODES, PODS, VMIS, Obj
-from virtfleet.operator.dashboard import VIRT_DASHBOARD
-from virtfleet.operator.deployments import VIRT_CONTROLLER
+from virtfleet.operator.deployments import VIRT_CONTROLLER, VIRT_DASHBOARD
 from virtfleet.operator.endpoints import VIRT_API
 from virtfleet.operator.handlerpods import PROBE, HandlerPod, decode_pod
 from virtfleet.operator.handlers import VIRT_HANDLER
@@ -56,12 +55,6 @@ _GENERATIONS = {
 RESOURCES = {each.kind: each for each in INSTALLED}
 
 
-class _NodeMeta(msgspec.Struct):
-    name: str
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-
-
 class NodeView(msgspec.Struct):
     """A node as far as pools look at it."""
 
@@ -76,36 +69,18 @@ class NodeView(msgspec.Struct):
     """Those with which it was found out whether images are mounted as volumes."""
 
 
-class _NodeCondition(msgspec.Struct):
-    type: str
-    status: str
-
-
-class _NodeInfo(msgspec.Struct, rename="camel"):
-    container_runtime_version: str = ""
-    kubelet_version: str = ""
-
-
-class _NodeStatus(msgspec.Struct, rename="camel"):
-    conditions: list[_NodeCondition] = []
-    node_info: _NodeInfo = msgspec.field(default_factory=_NodeInfo)
-
-
-class _Node(msgspec.Struct):
-    metadata: _NodeMeta
-    status: _NodeStatus = msgspec.field(default_factory=_NodeStatus)
-
-
-_node = msgspec.json.Decoder(_Node)
-
-
 def decode_node(data: bytes) -> NodeView:
-    node = _node.decode(data)
-    meta, ready = node.metadata, any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
-    info, notes = node.status.node_info, meta.annotations
-    runtime = f"{info.container_runtime_version} {info.kubelet_version}"
-    version, of = (notes.get(name, "") for name in (names.HANDLER_VERSION, names.IMAGE_VOLUMES_OF))
-    return NodeView(meta.name, meta.labels, version, ready, runtime, of)
+    node = orjson.loads(data)
+    meta, status = node["metadata"], node.get("status") or {}
+    notes, info = meta.get("annotations") or {}, status.get("nodeInfo") or {}
+    return NodeView(
+        meta["name"],
+        meta.get("labels") or {},
+        notes.get(names.HANDLER_VERSION, ""),
+        holds(status.get("conditions") or (), "Ready"),
+        f"{info.get('containerRuntimeVersion', '')} {info.get('kubeletVersion', '')}",
+        notes.get(names.IMAGE_VOLUMES_OF, ""),
+    )
 
 
 def decode_instance(data: bytes) -> Obj:
@@ -149,26 +124,31 @@ class World:
 
     def changes(self, at_once: Callable[[], None], soon: Callable[[], None]) -> None:
         """Call back on changes: at once where a step may follow, soon where only a count does."""
-
-        for cache in self.needed:
-            _follow(cache, soon if cache is self.nodes else at_once)
-        _follow(self.instances, soon)
-        for types in self.types.values():
-            _follow(types, at_once)
+        for cache in (*self.needed, *self.types.values(), self.instances):
+            _follow(cache, soon if cache in (self.nodes, self.instances) else at_once)
         self._changed = at_once
 
     @property
     def needed(self) -> list[Cache[Any]]:
         """Caches without which nothing can be decided."""
         later = [*self.types.values(), self.monitors]
-        return [
-            self.kubevirts,
-            self.pods,
-            self.nodes,
-            self.cdi,
-            self.prometheus,
-            *(c for c in self.installed.values() if c not in later),
-        ]
+        others: list[Cache[Any]] = [self.kubevirts, self.pods, self.nodes, self.cdi, self.prometheus]
+        return [*others, *(cache for cache in self.installed.values() if cache not in later)]
+
+    async def write_status(self, kubevirt: Obj, status: Obj) -> Obj:
+        """What is not said already of an installation's state. Returns the object as it is then."""
+        old, meta = kubevirt.get("status") or {}, kubevirt["metadata"]
+        if news := {key: value for key, value in status.items() if old.get(key) != value}:
+            change = {"status": news}
+            kubevirt = await self._api.patch(KUBEVIRTS, meta["name"], change, meta["namespace"], subresource="status")
+            self.kubevirts.observe(kubevirt)
+        return kubevirt
+
+    async def write_finalizers(self, kubevirt: Obj, finalizers: list[str]) -> Obj:
+        """With the version, because a list is replaced as a whole and others have finalizers too."""
+        meta = kubevirt["metadata"]
+        change = {"resourceVersion": meta["resourceVersion"], "finalizers": finalizers or None}
+        return await self._api.patch(KUBEVIRTS, meta["name"], {"metadata": change}, meta["namespace"])
 
     def find(self, obj: Obj) -> Obj | None:
         """The installed object of that kind and name."""
@@ -211,7 +191,7 @@ class World:
         """VMIs that are not over yet; None while they are not known."""
         if not self.instances.synced.is_set():
             return None
-        return (vmi for vmi in self.instances.list() if vmi["status"]["phase"] not in FINAL)
+        return (vmi for vmi in self.instances.list() if vmi["status"]["phase"] not in names.FINAL)
 
     def own_kinds_are_served(self) -> None:
         """To be called once the definitions of our own kinds are there; before, those cannot be watched."""

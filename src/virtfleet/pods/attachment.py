@@ -8,7 +8,7 @@ follows from what it holds and from the Pod that it takes over from, so that the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from virtfleet.domain import paths
 from virtfleet.hypervisors.base import Descriptor
 from virtfleet.installation import Installation
 from virtfleet.pods import security
+from virtfleet.pools.placement import near
 
 VOLUME = "volume"
 # Its process ends only when it is killed. A Pod that somebody deletes or evicts so holds its volume until there is
@@ -25,7 +26,6 @@ GRACE = 30
 _COMMAND = ["busybox", "sleep", "infinity"]
 PROCESS = "busybox"
 _RESOURCES = {"requests": {"cpu": "1m", "memory": "2Mi"}, "limits": {"cpu": "100m", "memory": "80Mi"}}
-_REQUIRED, _MATCHES = "requiredDuringSchedulingIgnoredDuringExecution", ("matchExpressions", "matchFields")
 # The VM is there, whatever has become of its node meanwhile.
 _TAINTS = ("not-ready", "unreachable", "unschedulable", "disk-pressure", "memory-pressure", "pid-pressure")
 
@@ -59,27 +59,10 @@ def name(launcher: str, held: Held, before: str = "") -> str:
     return f"hp-volume-{hashlib.blake2s(what.encode(), digest_size=8).hexdigest()}"
 
 
-def near(affinity: Mapping[str, Any], terms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """An affinity that also keeps to nodes which one of these terms admits: where a volume is."""
-    node = dict(affinity.get("nodeAffinity") or {})
-    present = (node.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
-    both = [
-        {
-            kind: [*(one.get(kind) or ()), *(other.get(kind) or ())]
-            for kind in _MATCHES
-            if one.get(kind) or other.get(kind)
-        }
-        for one in present
-        for other in terms
-    ]
-    return {**affinity, "nodeAffinity": {**node, _REQUIRED: {"nodeSelectorTerms": both}}}
-
-
 def render(
     launcher: Launcher, held: Held, hypervisor: Descriptor, settings: Installation, *, vmi: tuple[str, str], before: str
 ) -> dict[str, Any]:
     """The Pod. `vmi` are the name and the UID of the VMI that it is for."""
-    context = {k: v for k, v in security.of_pod(hypervisor, settings).items() if k != "sysctls"}
     place = paths.attached(held.volume, block=held.block)
     container: dict[str, Any] = {
         "name": names.HOTPLUG_APP,
@@ -95,7 +78,6 @@ def render(
     }
     owner = {"apiVersion": "v1", "kind": "Pod", "name": launcher.name, "uid": launcher.uid, "controller": True}
     on_the_node = {"key": "kubernetes.io/hostname", "operator": "In", "values": [launcher.node]}
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [on_the_node]}]}
     stays = [{"key": f"node.kubernetes.io/{taint}", "operator": "Exists"} for taint in _TAINTS]
     claim = {"claimName": held.claim, "readOnly": held.read_only}
     return {
@@ -113,12 +95,12 @@ def render(
             "ownerReferences": [{**owner, "blockOwnerDeletion": False}],
         },
         "spec": {
-            "affinity": {"nodeAffinity": {_REQUIRED: terms}},
+            "affinity": near({}, [{"matchExpressions": [on_the_node]}]),
             "tolerations": [*stays, *(each for each in launcher.tolerations if each not in stays)],
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": GRACE,
-            "securityContext": context,
+            "securityContext": security.of_pod(hypervisor, settings),
             "containers": [container],
             "volumes": [{"name": VOLUME, "persistentVolumeClaim": claim}],
             **({"imagePullSecrets": list(launcher.pull_secrets)} if launcher.pull_secrets else {}),

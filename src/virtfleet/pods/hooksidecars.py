@@ -22,7 +22,7 @@ _AMOUNTS = {"cpu": "200m", "memory": "128M"}
 
 
 def containers(vmi: VMI, hypervisor: Hypervisor, settings: Installation, mounted: Mounted) -> list[dict[str, Any]]:
-    """They start before the launcher and are ended after it. Raises ValueError where the annotation is malformed."""
+    """They start before the launcher and are ended after it. ValueError is about a malformed annotation."""
     if not settings.enabled("Sidecar") or not hypervisor.has("hook-sidecars"):
         return []
     wanted = hooks.sidecars(vmi.metadata.annotations)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +18,7 @@ from virtfleet.hypervisors import registry
 from virtfleet.installation import Installation
 from virtfleet.pods import heldimages, security
 from virtfleet.pods.placement import ARCHITECTURE
+from virtfleet.pods.volumes import Mounted
 from virtfleet.protocol import importing
 from virtfleet.protocol.importing import Job, Source
 
@@ -57,27 +58,6 @@ class Filling:
     service_account: str = ""
 
 
-@dataclass(slots=True)
-class _Parts:
-    volumes: list[dict[str, Any]] = field(default_factory=list)
-    mounts: list[dict[str, Any]] = field(default_factory=list)
-    devices: list[dict[str, str]] = field(default_factory=list)
-    before: list[dict[str, Any]] = field(default_factory=list)
-
-    def mount(self, name: str, source: dict[str, Any], path: str, *, read_only: bool = False) -> None:
-        self.volumes.append({"name": name, **source})
-        self.mounts.append({"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})})
-
-    def claim(self, name: str, claim: str, places: tuple[str, str], *, block: bool, read_only: bool = False) -> None:
-        """At one of two places: as a directory, or as a device."""
-        source = {"persistentVolumeClaim": {"claimName": claim, **({"readOnly": True} if read_only else {})}}
-        if block:
-            self.volumes.append({"name": name, **source})
-            self.devices.append({"name": name, "devicePath": places[1]})
-        else:
-            self.mount(name, source, places[0], read_only=read_only)
-
-
 def pod_name(claim: str, uid: str) -> str:
     """The name of the one Pod that fills a claim."""
     suffix = hashlib.blake2s(uid.encode(), digest_size=4).hexdigest()
@@ -86,23 +66,23 @@ def pod_name(claim: str, uid: str) -> str:
 
 def render(filling: Filling, settings: Installation, nodes: heldimages.Nodes) -> dict[str, Any]:
     """The Pod. `nodes` are those of the cluster, for what they can mount."""
-    job, parts = filling.job, _Parts()
+    job, parts, before = filling.job, Mounted(), list[dict[str, Any]]()
     # Where VMs can run, because a volume that is made for its first user stays where that one was.
     selector = {**settings.node_selector, names.SCHEDULABLE: "true"}
     if filling.architecture:
         selector[ARCHITECTURE] = filling.architecture
-    parts.claim(_TARGET, filling.name, (importing.TARGET, importing.TARGET_DEVICE), block=job.block)
+    parts.add_claim(_TARGET, filling.name, (importing.TARGET, importing.TARGET_DEVICE), block=job.block)
     if job.source is Source.CLAIM:
         places = (importing.SOURCE, importing.SOURCE_DEVICE)
-        parts.claim(_SOURCE, filling.source, places, block=job.source_block, read_only=True)
+        parts.add_claim(_SOURCE, filling.source, places, block=job.source_block, read_only=True)
     if job.source in (Source.HTTP, Source.UPLOAD, Source.REGISTRY):
-        parts.mount(_SCRATCH, _space(job.size), importing.SCRATCH)
+        parts.add(_SCRATCH, _space(job.size), importing.SCRATCH)
     if job.source is Source.REGISTRY:
         if heldimages.needed({"nodeSelector": selector}, nodes):
-            _copied_image(parts, filling, settings)
+            before = _copied_image(parts, filling, settings)
         else:
             image = {"image": {"reference": filling.image, "pullPolicy": _PULLED}}
-            parts.mount(_IMAGE, image, importing.IMAGE, read_only=True)
+            parts.add(_IMAGE, image, importing.IMAGE, read_only=True)
             selector[names.IMAGE_VOLUMES] = "true"
     _given(parts, filling)
     return {
@@ -121,8 +101,9 @@ def render(filling: Filling, settings: Installation, nodes: heldimages.Nodes) ->
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": _GRACE,
-            "securityContext": _context(settings),
-            **({"initContainers": parts.before} if parts.before else {}),
+            # That of an ordinary launcher.
+            "securityContext": security.of_pod(registry.get(registry.DEFAULT).descriptor, settings),
+            **({"initContainers": before} if before else {}),
             "containers": [_container(job, parts, settings)],
             "volumes": parts.volumes,
             **({"priorityClassName": filling.priority_class} if filling.priority_class else {}),
@@ -132,13 +113,7 @@ def render(filling: Filling, settings: Installation, nodes: heldimages.Nodes) ->
     }
 
 
-def _context(settings: Installation) -> dict[str, Any]:
-    """That of an ordinary launcher."""
-    context = security.of_pod(registry.get(registry.DEFAULT).descriptor, settings)
-    return {key: value for key, value in context.items() if key != "sysctls"}
-
-
-def _container(job: Job, parts: _Parts, settings: Installation) -> dict[str, Any]:
+def _container(job: Job, parts: Mounted, settings: Installation) -> dict[str, Any]:
     port = {"containerPort": importing.PORT, "protocol": "TCP"}
     listening = {"readinessProbe": {"tcpSocket": {"port": importing.PORT}, "periodSeconds": 1}, "ports": [port]}
     return {
@@ -153,13 +128,13 @@ def _container(job: Job, parts: _Parts, settings: Installation) -> dict[str, Any
     }
 
 
-def _copied_image(parts: _Parts, filling: Filling, settings: Installation) -> None:
+def _copied_image(parts: Mounted, filling: Filling, settings: Installation) -> list[dict[str, Any]]:
     """A container of the image, which copies its disk out: where a node cannot mount an image as a volume."""
-    parts.mount(_IMAGE, _space(filling.job.size), importing.IMAGE)
+    parts.add(_IMAGE, _space(filling.job.size), importing.IMAGE)
     parts.volumes.append({"name": _TOOLS, "emptyDir": {}})
     tools = {"name": _TOOLS, "mountPath": _TOOLS_PATH}
     common = {"resources": _SMALL, "securityContext": security.CONFINED}
-    parts.before += [
+    return [
         {
             "name": _TOOLS,
             **settings.pulled(settings.fleet.default_image),
@@ -182,13 +157,13 @@ def _space(size: int) -> dict[str, Any]:
     return {"emptyDir": {"sizeLimit": str(importing.scratch(size))}}
 
 
-def _given(parts: _Parts, filling: Filling) -> None:
+def _given(parts: Mounted, filling: Filling) -> None:
     """What of the namespace the importer reads."""
     if filling.credentials:
         source = {"secret": {"secretName": filling.credentials}}
-        parts.mount("credentials", source, importing.CREDENTIALS, read_only=True)
+        parts.add("credentials", source, importing.CREDENTIALS, read_only=True)
     if filling.authorities:
-        parts.mount("authorities", {"configMap": {"name": filling.authorities}}, importing.AUTHORITIES, read_only=True)
+        parts.add("authorities", {"configMap": {"name": filling.authorities}}, importing.AUTHORITIES, read_only=True)
     for number, secret in enumerate(filling.headers):
         path = f"{importing.HEADERS}/{number}"
-        parts.mount(f"headers-{number}", {"secret": {"secretName": secret}}, path, read_only=True)
+        parts.add(f"headers-{number}", {"secret": {"secretName": secret}}, path, read_only=True)

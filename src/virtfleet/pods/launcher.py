@@ -12,6 +12,7 @@ from typing import Any
 
 from virtfleet.api import kinds, names, traits
 from virtfleet.api.addresses import plain_ip
+from virtfleet.api.probes import DEFAULTS, INSIDE
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths
@@ -24,7 +25,6 @@ from virtfleet.pods import (
     hooksidecars,
     networks,
     placement,
-    probes,
     resources,
     security,
     sharing,
@@ -91,12 +91,9 @@ def render(
     holders = heldimages.containers(mounted, settings, image)
     try:
         sharers = sharing.containers(view, descriptor, settings, image, mounted)
-    except sharing.Unshareable as error:
-        raise Unrenderable(str(error)) from None
-    try:
         holders += hooksidecars.containers(view, hypervisor, settings, mounted)
     except ValueError as error:
-        raise Unrenderable(f"annotation {names.HOOK_SIDECARS}: {error}") from None
+        raise Unrenderable(str(error)) from None
     if taken := volumes.clash(mounted):
         raise Unrenderable(f"spec.volumes: a volume of the launcher Pod is called {taken!r} already; rename the VMI's")
     if mounted.images and not mounted.held:
@@ -114,7 +111,7 @@ def render(
             "readinessGates": [{"conditionType": names.UNPAUSED}],  # no Service leads to a guest that stands still
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": traits.grace(view) + GRACE_AFTER_GUEST,
-            "securityContext": security.of_pod(descriptor, settings),
+            "securityContext": {**security.of_pod(descriptor, settings), "sysctls": [security.FIRST_FREE_PORT]},
             **({"initContainers": beside} if beside else {}),
             "containers": [compute, *sharers],
             "volumes": mounted.volumes,
@@ -143,20 +140,13 @@ def _metadata(view: VMI, launcher: Launcher) -> dict[str, Any]:
     }
     if launcher.pool:
         labels[names.HANDLER_POOL] = annotations[names.HANDLER_POOL] = launcher.pool.name
-    owner = {
-        "apiVersion": kinds.VMI.api_version,
-        "kind": kinds.VMI.kind,
-        "name": meta.name,
-        "uid": meta.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+    owner = {"apiVersion": kinds.VMI.api_version, "kind": kinds.VMI.kind, "name": meta.name, "uid": meta.uid}
     return {
         "name": pod_name(meta.name, meta.uid),
         "namespace": meta.namespace,
         "labels": labels,
         "annotations": annotations,
-        "ownerReferences": [owner],
+        "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
     }
 
 
@@ -221,9 +211,20 @@ def _compute(
     if mounted.devices:
         container["volumeDevices"] = mounted.devices
     for kind in ("livenessProbe", "readinessProbe"):
-        if vmi["spec"].get(kind):
-            container[kind] = probes.probe(vmi["spec"][kind])
+        if wanted := vmi["spec"].get(kind):
+            container[kind] = _probe(wanted)
     return container
+
+
+def _probe(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Over the network it reaches the guest by the Pod's address; inside, the launcher asks the guest's agent."""
+    if not any(wanted.get(action) is not None for action in INSIDE):
+        return dict(wanted)
+    rest = {key: value for key, value in wanted.items() if key not in INSIDE}
+    command = ["virt-launcher", "probe", "--timeout", str(wanted.get("timeoutSeconds") or DEFAULTS["timeoutSeconds"])]
+    if wanted.get("exec") is not None:
+        command += ["--", *(wanted["exec"].get("command") or ())]
+    return {**rest, "exec": {"command": command}}
 
 
 def _arguments(view: VMI, hypervisor: Descriptor, settings: Installation, sidecars: int) -> list[str]:

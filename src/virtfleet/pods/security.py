@@ -14,11 +14,9 @@ from virtfleet.hypervisors.base import Descriptor
 from virtfleet.installation import Installation
 
 # The launcher answers DHCP itself, without the capability that ports below 1024 would need.
-_FIRST_FREE_PORT = {"name": "net.ipv4.ip_unprivileged_port_start", "value": "67"}
+FIRST_FREE_PORT = {"name": "net.ipv4.ip_unprivileged_port_start", "value": "67"}
 
 _MAY_MOUNT = "spc_t"  # the SELinux type that privileged containers have; ordinary ones may not mount
-
-
 CONFINED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "privileged": False}
 
 
@@ -30,7 +28,6 @@ def of_pod(hypervisor: Descriptor, settings: Installation) -> dict[str, Any]:
         "runAsNonRoot": not hypervisor.root,
         "fsGroup": USER,
         "seccompProfile": _seccomp(hypervisor, settings),
-        "sysctls": [dict(_FIRST_FREE_PORT)],
     }
     if selinux := settings.configuration.selinux_launcher_type or (_MAY_MOUNT if hypervisor.capabilities else ""):
         context["seLinuxOptions"] = {"type": selinux}

@@ -27,14 +27,10 @@ _MEMORY: Final = Quantity.parse("80M")
 _SAME: Final = {"cpu": "100m", "memory": str(_MEMORY)}
 
 
-class Unshareable(ValueError):
-    """A volume that no directory can be shared of as things are; the message is for the VMI's owner."""
-
-
 def containers(
     vmi: VMI, hypervisor: Descriptor, settings: Installation, image: str, mounted: Mounted
 ) -> list[dict[str, Any]]:
-    """The sharing containers, on the launcher's image."""
+    """The sharing containers, on the launcher's image. ValueError is about a volume that can be none as things are."""
     if hypervisor.container:  # a container has directories mounted, without anybody in between
         return []
     shared = [wanted.name for wanted in vmi.spec.domain.devices.filesystems if wanted.virtiofs]
@@ -72,7 +68,7 @@ def _container(
     elif mount := mounted.mount_of(volume.name):
         arguments += [f"--shared-dir={mount['mountPath']}"]
     else:
-        raise Unshareable(
+        raise ValueError(
             f"spec.domain.devices.filesystems: volume {volume.name!r} is no directory of the VM's Pod: use a claim with"
             " volumeMode Filesystem that is not hotpluggable"
         )

@@ -16,9 +16,9 @@ from virtfleet.domain import abi
 from virtfleet.installation import Installation
 from virtfleet.pods.heldimages import Nodes
 from virtfleet.pods.launcher import Unrenderable, pod_name, render
+from virtfleet.pools.placement import apart
 
 _HOSTNAME = "kubernetes.io/hostname"
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 # Labels of the VMI that say where it runs, and mean nothing on a Pod.
 _OF_THE_SOURCE = (names.NODE_NAME, names.MIGRATION_TARGET_NODE, names.OUTDATED_LAUNCHER_IMAGE)
 
@@ -69,7 +69,8 @@ def render_target(
         **cpu_selector(view, move.source_labels),
         **spec["nodeSelector"],
     }
-    spec["affinity"] = _apart(spec.get("affinity") or {}, view.metadata.uid)
+    of_the_vmi = {"labelSelector": {"matchLabels": {names.CREATED_BY: view.metadata.uid}}, "topologyKey": _HOSTNAME}
+    spec["affinity"] = apart(spec.get("affinity") or {}, of_the_vmi)
     level = view.status.selinux_context.split(":", 3)[3:]
     if level and settings.migrations.match_selinux_level_on_migration is not False:
         # A runtime labels volumes anew for each level: with another one, the source would lose those that both have.
@@ -93,11 +94,3 @@ def cpu_selector(vmi: VMI, source_labels: Mapping[str, str]) -> dict[str, str]:
     features = [names.CPU_FEATURE + feature for feature in cpu.features if not feature.startswith("-")]
     wanted = [names.CPU_MODEL_MIGRATION + cpu.model, *features]
     return same | {label: "true" for label in wanted if source_labels.get(label) == "true"}
-
-
-def _apart(affinity: Mapping[str, Any], vmi_uid: str) -> dict[str, Any]:
-    """An affinity that also keeps the Pod off nodes with another Pod of the VMI."""
-    term = {"labelSelector": {"matchLabels": {names.CREATED_BY: vmi_uid}}, "topologyKey": _HOSTNAME}
-    anti = dict(affinity.get("podAntiAffinity") or {})
-    anti[_REQUIRED] = [*(anti.get(_REQUIRED) or ()), term]
-    return {**affinity, "podAntiAffinity": anti}

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from virtfleet.api import hotplug
-from virtfleet.api.disks import CloudInitSource, Volume
+from virtfleet.api.disks import CloudInitSource, ContainerDiskSource, Volume
+from virtfleet.api.domainspec import KernelBootContainer
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths
 from virtfleet.domain.volumes import config_kind
@@ -62,13 +63,26 @@ class Mounted:
         self.volumes.append({"name": name, **source})
         self.mounts.append({"name": name, "mountPath": path, **({"readOnly": True} if read_only else {})})
 
-    def add_image(self, name: str, image: HeldImage, *, hold: bool) -> None:
+    def add_claim(
+        self, name: str, claim: str, places: tuple[str, str], *, block: bool, read_only: bool = False
+    ) -> None:
+        """At one of two places: as a directory, or as a device."""
+        source = {"persistentVolumeClaim": {"claimName": claim, **({"readOnly": True} if read_only else {})}}
+        if block:
+            self.volumes.append({"name": name, **source})
+            self.devices.append({"name": name, "devicePath": places[1]})
+        else:
+            self.add(name, source, places[0], read_only=read_only)
+
+    def add_image(self, name: str, wanted: ContainerDiskSource | KernelBootContainer, path: str, *, hold: bool) -> None:
         """An image as a volume, or as something that virt-handler mounts over an empty one."""
+        image = HeldImage(wanted.image, wanted.image_pull_policy, path)
         policy = {"pullPolicy": image.pull_policy} if image.pull_policy else {}
         volume = {"emptyDir": {}} if hold else {"image": {"reference": image.reference, **policy}}
         self.add(name, volume, image.path, read_only=True)
         self.images = True
         self.held += [image] if hold else []
+        self.pull_secrets += [wanted.image_pull_secret] if wanted.image_pull_secret else []
 
     def mount_of(self, volume: str) -> dict[str, Any] | None:
         return next((mount for mount in self.mounts if mount["name"] == volume), None)
@@ -86,7 +100,9 @@ def mounted(vmi: VMI, block_volumes: Collection[str], *, hold_images: bool = Fal
     if vmstate.kept(vmi):
         claim = state_claim or vmstate.claim_name(vmi.metadata.name)
         into.add(vmstate.VOLUME, {"persistentVolumeClaim": {"claimName": claim}}, paths.VM_STATE)
-    _kernel(into, vmi, hold_images)
+    firmware = vmi.spec.domain.firmware
+    if firmware and firmware.kernel_boot and (kernel := firmware.kernel_boot.container):
+        into.add_image(KERNEL_BOOT, kernel, paths.kernel_boot_image(), hold=hold_images)
     added = {status.name for status in vmi.status.volume_status if status.hotplug_volume}
     for index, volume in enumerate(vmi.spec.volumes):
         if volume.name not in added and not hotplug.claim(volume):
@@ -112,22 +128,10 @@ def clash(into: Mounted) -> str:
     return next((name for name, count in counts.items() if count > 1), "")
 
 
-def _kernel(into: Mounted, vmi: VMI, hold: bool) -> None:
-    firmware = vmi.spec.domain.firmware
-    image = firmware.kernel_boot.container if firmware and firmware.kernel_boot else None
-    if image:
-        held = HeldImage(image.image, image.image_pull_policy, paths.kernel_boot_image())
-        into.add_image(KERNEL_BOOT, held, hold=hold)
-        if image.image_pull_secret:
-            into.pull_secrets.append(image.image_pull_secret)
-
-
 def _volume(into: Mounted, volume: Volume, index: int, block_volumes: Collection[str], hold: bool) -> None:
     name = volume.name
     if disk := volume.container_disk:
-        into.add_image(name, HeldImage(disk.image, disk.image_pull_policy, paths.image_volume(index)), hold=hold)
-        if disk.image_pull_secret:
-            into.pull_secrets.append(disk.image_pull_secret)
+        into.add_image(name, disk, paths.image_volume(index), hold=hold)
     elif claim := volume.persistent_volume_claim:
         _claim(into, name, claim.claim_name, block_volumes, read_only=bool(claim.read_only))
     elif volume.data_volume:
@@ -147,12 +151,8 @@ def _volume(into: Mounted, volume: Volume, index: int, block_volumes: Collection
 
 
 def _claim(into: Mounted, name: str, claim: str, block_volumes: Collection[str], *, read_only: bool = False) -> None:
-    source = {"persistentVolumeClaim": {"claimName": claim, **({"readOnly": True} if read_only else {})}}
-    if name in block_volumes:
-        into.volumes.append({"name": name, **source})
-        into.devices.append({"name": name, "devicePath": paths.claim_device(name)})
-    else:
-        into.add(name, source, paths.claim_dir(name), read_only=read_only)
+    places = (paths.claim_dir(name), paths.claim_device(name))
+    into.add_claim(name, claim, places, block=name in block_volumes, read_only=read_only)
 
 
 def _cloud_init(into: Mounted, name: str, source: CloudInitSource) -> None:

@@ -64,19 +64,16 @@ class Fleet:
             return ""
         return _NOT_LISTED.format(hypervisor) if by_leave else ""
 
-    def node_image(self, pool: Pool | None) -> str:
-        """The launcher image that nodes of a pool (None: all others) should have at hand and be described by."""
-        return self._image(pool, self._node_hypervisor(pool))
+    def node_images(self, pool: Pool | None) -> dict[str, str]:
+        """Launcher images that nodes of a pool (None: all others) should have at hand and be described by.
 
-    def further_images(self, pool: Pool | None) -> dict[str, str]:
-        """Images beside that one, by the listed hypervisors that they are for, which VMs there may name as well."""
-        if pool and pool.hypervisor:
-            return {}
-        others = {name: self._image(pool, name) for name in self.images if name != self._node_hypervisor(pool)}
-        return {name: image for name, image in others.items() if image != self.node_image(pool)}
-
-    def _node_hypervisor(self, pool: Pool | None) -> str:
-        return registry.resolve("", pool.hypervisor if pool else "", self.default_hypervisor)
+        Beside the usual one, "", those of the listed hypervisors, by their names, which VMs there may name as well.
+        """
+        usual = registry.resolve("", pool.hypervisor if pool else "", self.default_hypervisor)
+        image = self._image(pool, usual)
+        others = () if pool and pool.hypervisor else (name for name in self.images if name != usual)
+        further = {name: self._image(pool, name) for name in others}
+        return {"": image, **{name: each for name, each in further.items() if each != image}}
 
     def _image(self, pool: Pool | None, hypervisor: str) -> str:
         return (pool.launcher_image if pool else "") or self.images.get(hypervisor) or self._image_of(hypervisor)

@@ -28,25 +28,14 @@ class Verdict:
 
 def match(pools: tuple[Pool, ...], vmi: Mapping[str, Any]) -> Pool | None:
     """The first pool that the VMI matches."""
-    devices, labels, node_selector = _traits(vmi)
-    for pool in pools:
-        if pool.matches_by_node_selector:
-            if pool.selects(node_selector):
-                return pool
-        elif not pool.device_names.isdisjoint(devices) or pool.vm_labels.matches(labels):
-            return pool
-    return None
+    traits = _traits(vmi)
+    return next((pool for pool in pools if _by(pool, *traits)), None)
 
 
 def explain(pools: tuple[Pool, ...], vmi: Mapping[str, Any]) -> list[Verdict]:
     """Every pool's verdict, in the order in which they are asked. The first that matched is the VMI's pool."""
-    devices, labels, node_selector = _traits(vmi)
-    return [
-        _by_node_selector(pool, node_selector)
-        if pool.matches_by_node_selector
-        else _by_device_or_label(pool, devices, labels)
-        for pool in pools
-    ]
+    traits = _traits(vmi)
+    return [Verdict(pool, _by(pool, *traits), _reason(pool, *traits)) for pool in pools]
 
 
 def _traits(vmi: Mapping[str, Any]) -> tuple[list[str], Mapping[str, str], Mapping[str, str]]:
@@ -56,21 +45,26 @@ def _traits(vmi: Mapping[str, Any]) -> tuple[list[str], Mapping[str, str], Mappi
     return named, (vmi.get("metadata") or {}).get("labels") or {}, spec.get("nodeSelector") or {}
 
 
-def _by_node_selector(pool: Pool, node_selector: Mapping[str, str]) -> Verdict:
-    for key, value in pool.node_selector.items():
-        if node_selector.get(key) != value:
-            has = f"has {key}={node_selector[key]}" if key in node_selector else f"does not have {key}"
-            return Verdict(pool, "", f"the pool needs {key}={value} in the VMI's nodeSelector, which {has}")
-    pairs = ", ".join(f"{k}={v}" for k, v in pool.node_selector.items())
-    return Verdict(pool, "nodeSelector", f"the VMI's nodeSelector has {pairs}")
+def _by(pool: Pool, devices: list[str], labels: Mapping[str, str], node_selector: Mapping[str, str]) -> str:
+    """What of a VMI makes it belong to a pool."""
+    if pool.matches_by_node_selector:
+        return "nodeSelector" if pool.selects(node_selector) else ""
+    if not pool.device_names.isdisjoint(devices):
+        return "device"
+    return "labels" if pool.vm_labels.matches(labels) else ""
 
 
-def _by_device_or_label(pool: Pool, devices: list[str], labels: Mapping[str, str]) -> Verdict:
-    for device in devices:
-        if device in pool.device_names:
-            return Verdict(pool, "device", f"the VMI asks for {device}, which is in the pool's deviceNames")
+def _reason(pool: Pool, devices: list[str], labels: Mapping[str, str], node_selector: Mapping[str, str]) -> str:
+    if pool.matches_by_node_selector:
+        for key, value in pool.node_selector.items():
+            if node_selector.get(key) != value:
+                has = f"has {key}={node_selector[key]}" if key in node_selector else f"does not have {key}"
+                return f"the pool needs {key}={value} in the VMI's nodeSelector, which {has}"
+        return f"the VMI's nodeSelector has {', '.join(f'{k}={v}' for k, v in pool.node_selector.items())}"
+    if offered := [device for device in devices if device in pool.device_names]:
+        return f"the VMI asks for {offered[0]}, which is in the pool's deviceNames"
     if pool.vm_labels.matches(labels):
-        return Verdict(pool, "labels", "the VMI's labels match the pool's vmLabels")
+        return "the VMI's labels match the pool's vmLabels"
     because = []
     if pool.device_names:
         asked = ", ".join(sorted(set(devices))) or "no device"
@@ -80,4 +74,4 @@ def _by_device_or_label(pool: Pool, devices: list[str], labels: Mapping[str, str
         for r in pool.vm_labels.requirements
         if r.key and not r.matches(labels)
     ]
-    return Verdict(pool, "", "; ".join(because) or "the pool has no selector")
+    return "; ".join(because) or "the pool has no selector"

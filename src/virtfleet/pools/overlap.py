@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from virtfleet.pools.model import Pool, owner
 
@@ -21,8 +22,7 @@ def overlaps(pools: Sequence[Pool]) -> list[Overlap]:
     """Every pair of pools that one node can satisfy, with the labels of such a node."""
     return [
         Overlap(first, second, dict(sorted({**first.node_selector, **second.node_selector}.items())))
-        for i, first in enumerate(pools)
-        for second in pools[i + 1 :]
+        for first, second in combinations(pools, 2)
         if all(second.node_selector.get(key, value) == value for key, value in first.node_selector.items())
     ]
 
@@ -39,7 +39,6 @@ def shared_devices(pools: Sequence[Pool]) -> list[tuple[Pool, Pool, str]]:
     """Devices that two pools name: VMIs that ask for one always go to the first of them."""
     return [
         (first, second, device)
-        for i, first in enumerate(pools)
-        for second in pools[i + 1 :]
+        for first, second in combinations(pools, 2)
         for device in sorted(first.device_names & second.device_names)
     ]

@@ -20,10 +20,9 @@ from virtfleet.pools.terms import ABSENT, MAX_TERMS, Rule, Term, TooManyTermsErr
 OS_LABEL = "kubernetes.io/os"
 PRIMARY = "primary"
 """Value of `served-by` on nodes of the primary handler. Those of a pool have the name of its DaemonSet."""
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-
+_REQUIRED, _MATCHES = "requiredDuringSchedulingIgnoredDuringExecution", ("matchExpressions", "matchFields")
 # Conditions that no node meets. Kubernetes has no shorter way to say so inside a term.
-NOTHING = [{"key": OS_LABEL, "operator": "Exists"}, {"key": OS_LABEL, "operator": "DoesNotExist"}]
+_NOWHERE = {"matchExpressions": [{"key": OS_LABEL, "operator": each} for each in ("Exists", "DoesNotExist")]}
 
 
 def handler_placement(
@@ -36,7 +35,9 @@ def handler_placement(
     workloads = workloads or {}
     keeper = pool.daemon_set if pool else PRIMARY
     kept: Term = {names.SERVED_BY: (True, frozenset((keeper,)))}
-    owned = [{**term, names.SERVED_BY: ABSENT} for term in owned_terms(pools, pool)]
+    # By their labels a handler owns nodes that no earlier pool takes.
+    earlier = pools[: pools.index(pool)] if pool else pools
+    owned = [{**term, names.SERVED_BY: ABSENT} for term in _terms([(p.node_selector, False) for p in earlier], pool)]
     affinity = restrict_affinity(workloads.get("affinity"), [kept, *owned])
     required = ((affinity.get("nodeAffinity") or {}).get(_REQUIRED) or {}).get("nodeSelectorTerms") or ()
     if len(required) > MAX_TERMS:
@@ -49,12 +50,6 @@ def handler_placement(
     return {field: value for field, value in placement.items() if value}
 
 
-def owned_terms(pools: Sequence[Pool], pool: Pool | None) -> list[Term]:
-    """Terms for the nodes that a handler owns by their labels; none where earlier pools take every node of a pool."""
-    earlier = pools[: pools.index(pool)] if pool else pools
-    return _terms([(p.node_selector, False) for p in earlier], pool)
-
-
 def launcher_terms(pools: Sequence[Pool], pool: Pool | None) -> list[Term]:
     """Terms for the nodes that pools leave to the launcher pods of VMIs that matched `pool` (None: no pool)."""
     return _terms([(p.node_selector, p == pool or not p.exclusive) for p in pools], pool)
@@ -64,31 +59,41 @@ def _terms(rules: Sequence[Rule], pool: Pool | None) -> list[Term]:
     """What the rules admit of the nodes that a pool selects; None: of all nodes."""
     given = pool.node_selector if pool else {}
     fixed: Term = {key: (True, frozenset((value,))) for key, value in given.items()}
-    return [{**fixed, **term} for term in admitted(rules, otherwise=True, given=given)]
+    return [{**fixed, **term} for term in admitted([*rules, ({}, True)], given)]
 
 
 def restrict_affinity(affinity: Mapping[str, Any] | None, ours: Sequence[Term]) -> dict[str, Any]:
     """An affinity that admits the nodes which both the given one and one of our terms admit.
 
-    Each of the given terms is combined with each of ours. An empty term admits nothing, so nothing is added to it.
+    Terms of ours that are empty admit every node.
     """
-    affinity = dict(affinity or {})
-    if {} in ours:  # one that admits every node
-        return affinity
-    node_affinity = dict(affinity.get("nodeAffinity") or {})
-    required = node_affinity.get(_REQUIRED)
-    added = [expressions(term) for term in ours] or [NOTHING]
+    if {} in ours:
+        return dict(affinity or {})
+    return near(affinity or {}, [{"matchExpressions": expressions(term)} for term in ours] or [_NOWHERE])
+
+
+def near(affinity: Mapping[str, Any], terms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """An affinity that also keeps to nodes which one of these node selector terms admits.
+
+    Each of the given terms is combined with each of these. An empty term admits nothing, so nothing is added to it.
+    """
+    node = affinity.get("nodeAffinity") or {}
+    required = node.get(_REQUIRED)
     if required is None:
-        terms = [{"matchExpressions": more} for more in added]
+        both = list(terms)
     else:
-        terms = [
-            {**theirs, "matchExpressions": [*(theirs.get("matchExpressions") or ()), *more]}
-            for theirs in required.get("nodeSelectorTerms") or ()
-            if theirs.get("matchExpressions") or theirs.get("matchFields")
-            for more in added
+        both = [
+            {kind: [*(one.get(kind) or ()), *(other.get(kind) or ())] for kind in _MATCHES if kind in {**one, **other}}
+            for one in required.get("nodeSelectorTerms") or ()
+            if any(map(one.get, _MATCHES))
+            for other in terms
         ]
-        if not terms:  # it admits no node as it is
-            return affinity
-    node_affinity[_REQUIRED] = {**(required or {}), "nodeSelectorTerms": terms}
-    affinity["nodeAffinity"] = node_affinity
-    return affinity
+        if not both:  # it admits no node as it is
+            return dict(affinity)
+    return {**affinity, "nodeAffinity": {**node, _REQUIRED: {**(required or {}), "nodeSelectorTerms": both}}}
+
+
+def apart(affinity: Mapping[str, Any], term: Mapping[str, Any]) -> dict[str, Any]:
+    """An affinity that also keeps off the Pods that a term is about."""
+    anti = affinity.get("podAntiAffinity") or {}
+    return {**affinity, "podAntiAffinity": {**anti, _REQUIRED: [*(anti.get(_REQUIRED) or ()), term]}}

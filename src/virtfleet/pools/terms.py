@@ -43,13 +43,16 @@ class TooManyTermsError(ValueError):
         )
 
 
-def admitted(rules: Sequence[Rule], otherwise: bool, given: Mapping[str, str] | None = None) -> list[Term]:
-    """Terms that admit exactly the nodes that the decision list admits, among those with the labels `given`."""
+def admitted(rules: Sequence[Rule], given: Mapping[str, str] | None = None) -> list[Term]:
+    """Terms that admit exactly the nodes that the decision list admits, among those with the labels `given`.
+
+    The last rule is about all other nodes: it asks for no label.
+    """
     known: Term = {k: (True, frozenset((v,))) for k, v in (given or {}).items()}
-    rules = _without_idle(list(_restrict(rules, known)))
-    refusals_only = otherwise and not any(verdict for _, verdict in rules)
+    *rules, rest = _without_idle(_restrict(rules, known))
+    refusals_only = rest[1] and not any(verdict for _, verdict in rules)
     groups = _groups(rules) if refusals_only else [rules]
-    factors = [_solved(_hashable(group), otherwise) for group in groups]
+    factors = [_solved(_hashable([*group, rest])) for group in groups]
     if prod(map(len, factors)) > MAX_TERMS:
         raise TooManyTermsError
     terms: Iterable[Term] = ({k: c for part in parts for k, c in part.items()} for parts in product(*factors))
@@ -78,18 +81,18 @@ def _hashable(rules: Iterable[Rule]) -> _Hashable:
 
 
 @lru_cache(maxsize=512)
-def _solved(hashable: _Hashable, otherwise: bool) -> list[Term]:
+def _solved(hashable: _Hashable) -> list[Term]:
     """Terms of one group of rules. Handlers of one fleet have most groups in common, so they are kept."""
     rules = [(dict(selector), verdict) for selector, verdict in hashable]
     narrow: list[Term] = []
-    for term in _split(rules, otherwise):
+    for term in _split(rules):
         narrow.append(term)
         if len(narrow) > 2 * MAX_TERMS:  # widening merges some, but hardly half of so many
             raise TooManyTermsError
-    return _without_covered(_widen(term, rules, otherwise) for term in narrow)
+    return _without_covered(_widen(term, rules) for term in narrow)
 
 
-def _without_idle(rules: Sequence[Rule]) -> list[Rule]:
+def _without_idle(rules: Iterable[Rule]) -> list[Rule]:
     """Without rules that decide nothing: an earlier one takes all their nodes, or the next with the same verdict."""
     kept: list[Rule] = []
     for selector, verdict in rules:
@@ -115,11 +118,11 @@ def _groups(rules: Sequence[Rule]) -> list[list[Rule]]:
     return [members for _, members in groups]
 
 
-def _split(rules: Sequence[Rule], otherwise: bool) -> Iterator[Term]:
+def _split(rules: Sequence[Rule]) -> Iterator[Term]:
     """Disjoint terms that together admit what the list admits."""
-    rules, otherwise = _decided(rules, otherwise)
-    if not rules:
-        if otherwise:
+    rules = _decided(rules)
+    if len(rules) == 1:
+        if rules[0][1]:
             yield {}
         return
     counts = Counter(key for selector, _ in rules for key in selector)
@@ -136,23 +139,19 @@ def _split(rules: Sequence[Rule], otherwise: bool) -> Iterator[Term]:
         ]
         branches.setdefault(tuple(remaining), set()).add(value)
     for remaining_rules, of_values in branches.items():
-        for term in _split([(dict(s), verdict) for s, verdict in remaining_rules], otherwise):
+        for term in _split([(dict(s), verdict) for s, verdict in remaining_rules]):
             yield {key: (True, frozenset(of_values)), **term}
-    for term in _split(elsewhere, otherwise):
+    for term in _split(elsewhere):
         yield {key: (False, frozenset(values)), **term}
 
 
-def _decided(rules: Sequence[Rule], otherwise: bool) -> tuple[list[Rule], bool]:
+def _decided(rules: Sequence[Rule]) -> list[Rule]:
     """Without the rules that can no longer change anything."""
-    open_rules: list[Rule] = []
-    for selector, verdict in rules:
-        if not selector:
-            otherwise = verdict
-            break
-        open_rules.append((selector, verdict))
-    while open_rules and open_rules[-1][1] == otherwise:
-        open_rules.pop()
-    return open_rules, otherwise
+    last = next(i for i, (selector, _) in enumerate(rules) if not selector)
+    rest, kept = rules[last], list(rules[:last])
+    while kept and kept[-1][1] == rest[1]:
+        kept.pop()
+    return [*kept, rest]
 
 
 def _restrict(rules: Iterable[Rule], term: Term) -> Iterator[Rule]:
@@ -172,7 +171,7 @@ def _restrict(rules: Iterable[Rule], term: Term) -> Iterator[Rule]:
             yield left, verdict
 
 
-def _refusals(term: Term, rules: Sequence[Rule], otherwise: bool) -> list[Mapping[str, str]]:
+def _refusals(term: Term, rules: Sequence[Rule]) -> list[Mapping[str, str]]:
     """Selectors of the rules that refuse some node inside the term.
 
     A rule refuses none if an earlier one admits all its nodes: the node with the labels of its selector and no others
@@ -180,7 +179,7 @@ def _refusals(term: Term, rules: Sequence[Rule], otherwise: bool) -> list[Mappin
     """
     refusals: list[Mapping[str, str]] = []
     admitting: list[Mapping[str, str]] = []
-    for selector, verdict in (*_restrict(rules, term), ({}, otherwise)):
+    for selector, verdict in _restrict(rules, term):
         if verdict:
             admitting.append(selector)
         elif not any(other.items() <= selector.items() for other in admitting):
@@ -188,11 +187,11 @@ def _refusals(term: Term, rules: Sequence[Rule], otherwise: bool) -> list[Mappin
     return refusals
 
 
-def _widen(term: Term, rules: Sequence[Rule], otherwise: bool) -> Term:
+def _widen(term: Term, rules: Sequence[Rule]) -> Term:
     """The term with every condition and every value left out that the decision list does not need."""
     for key in sorted(term):
         without = {k: condition for k, condition in term.items() if k != key}
-        refusals = _refusals(without, rules, otherwise)
+        refusals = _refusals(without, rules)
         if not refusals:
             term = without
         elif not term[key][0] and all(key in selector for selector in refusals):
@@ -217,11 +216,9 @@ def _covers(wide: Term, narrow: Term) -> bool:
     for key, (positive, values) in wide.items():
         narrow_positive, narrow_values = narrow[key]
         if positive:
-            if not narrow_positive or not narrow_values <= values:
-                return False
-        elif narrow_positive:
-            if not narrow_values.isdisjoint(values):
-                return False
-        elif not narrow_values >= values:
+            covered = narrow_positive and narrow_values <= values
+        else:
+            covered = narrow_values.isdisjoint(values) if narrow_positive else narrow_values >= values
+        if not covered:
             return False
     return True

@@ -24,7 +24,6 @@ def explanation(
     """Everything about one VMI, as data. `live` nodes are those of a cluster, with what their handlers say."""
     pools = installation.fleet.pools
     launcher = installation.fleet.launcher(vmi)
-    asked = verdicts(pools, vmi)
     explained: dict[str, Any] = {
         "namespace": vmi["metadata"].get("namespace", "default"),
         "name": vmi["metadata"].get("name", ""),
@@ -34,7 +33,7 @@ def explanation(
         "node": (vmi.get("status") or {}).get("nodeName") or None,
         "pools": [
             {"name": v.pool.name, "matched": v.matched, "by": v.by, "reason": v.reason, "used": v.pool == launcher.pool}
-            for v in asked
+            for v in verdicts(pools, vmi)
         ],
     }
     try:

@@ -20,7 +20,7 @@ def obstacles(pod: Obj, node: Obj, volumes: Mapping[tuple[str, str], Obj], *, li
 
     Of a node out of a file that no handler has labelled, handlers' labels and devices are taken for granted.
     """
-    spec, labels = pod["spec"], node["metadata"].get("labels") or {}
+    spec, name, labels = pod["spec"], node["metadata"]["name"], node["metadata"].get("labels") or {}
     served = live or names.SCHEDULABLE in labels
     why_not = [
         f"the node lacks {key}={value}" if key not in labels else f"the node has {key}={labels[key]}, not {value}"
@@ -28,33 +28,25 @@ def obstacles(pod: Obj, node: Obj, volumes: Mapping[tuple[str, str], Obj], *, li
         if labels.get(key) != value and (served or not _by_agents(key))
     ]
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED)
-    if not node_selector_matches(required, labels, node["metadata"]["name"]):
+    if not node_selector_matches(required, labels, name):
         why_not.append(f"its labels do not fit the affinity: {_terms(required)}")
-    why_not += _pinned(pod, node, volumes)
-    cordoned = bool((node.get("spec") or {}).get("unschedulable"))
+    for volume in spec.get("volumes") or ():
+        claim = (volume.get("persistentVolumeClaim") or {}).get("claimName") or ""
+        bound = volumes.get((pod["metadata"].get("namespace", "default"), claim)) or {}
+        required = (bound.get("spec", {}).get("nodeAffinity") or {}).get("required")
+        if required and not node_selector_matches(required, labels, name):
+            why_not.append(f"the volume of claim {claim} is elsewhere: {_terms(required)}")
+    own = node.get("spec") or {}
+    cordoned = bool(own.get("unschedulable"))
     if cordoned:
-        why_not.append(f"the node is cordoned (kubectl uncordon {node['metadata']['name']})")
-    taints = [t for t in (node.get("spec") or {}).get("taints") or () if not (cordoned and t["key"] == _CORDONED)]
+        why_not.append(f"the node is cordoned (kubectl uncordon {name})")
+    taints = [t for t in own.get("taints") or () if not (cordoned and t["key"] == _CORDONED)]
     why_not += [
         f"taint {taint['key']}:{taint['effect']} is not tolerated"
         for taint in taints
         if taint.get("effect") in ("NoSchedule", "NoExecute") and not tolerates(spec.get("tolerations") or (), taint)
     ]
     return why_not + _short(pod, node, served)
-
-
-def _pinned(pod: Obj, node: Obj, volumes: Mapping[tuple[str, str], Obj]) -> list[str]:
-    """Volumes of the Pod that are on other nodes."""
-    why_not = []
-    for volume in pod["spec"].get("volumes") or ():
-        claim = (volume.get("persistentVolumeClaim") or {}).get("claimName")
-        bound = volumes.get((pod["metadata"].get("namespace", "default"), claim or ""))
-        required = ((bound or {}).get("spec", {}).get("nodeAffinity") or {}).get("required")
-        if required and not node_selector_matches(
-            required, node["metadata"].get("labels") or {}, node["metadata"]["name"]
-        ):
-            why_not.append(f"the volume of claim {claim} is elsewhere: {_terms(required)}")
-    return why_not
 
 
 def _by_agents(key: str) -> bool:
@@ -64,16 +56,15 @@ def _by_agents(key: str) -> bool:
 
 def _terms(required: Obj | None) -> str:
     """Node selector terms as people write them: `a In [1], b NotIn [2] or c Exists`."""
-    terms = []
-    for term in (required or {}).get("nodeSelectorTerms") or ():
-        conditions = [*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ())]
-        terms.append(
-            ", ".join(
-                f"{c['key']} {c['operator']}" + (f" [{', '.join(c['values'])}]" if c.get("values") else "")
-                for c in conditions
-            )
-        )
-    return " or ".join(terms)
+    terms = [
+        [*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ())]
+        for term in (required or {}).get("nodeSelectorTerms") or ()
+    ]
+    return " or ".join(", ".join(map(_condition, conditions)) for conditions in terms)
+
+
+def _condition(c: Obj) -> str:
+    return f"{c['key']} {c['operator']}" + (f" [{', '.join(c['values'])}]" if c.get("values") else "")
 
 
 def _short(pod: Obj, node: Obj, served: bool) -> list[str]:

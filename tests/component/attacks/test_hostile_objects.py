@@ -36,8 +36,8 @@ from virtfleet.gateway.instancetypes import TypedVms
 from virtfleet.gateway.webhooks import Webhooks
 from virtfleet.handler.network import networks as network
 from virtfleet.handler.network import plan as netplan
+from virtfleet.handler.network.networks import requests
 from virtfleet.handler.network.plan import Link
-from virtfleet.handler.network.wanted import requests
 from virtfleet.handler.pods.launchers import Presence
 from virtfleet.handler.vms import instances, status
 from virtfleet.handler.vms.status import Situation

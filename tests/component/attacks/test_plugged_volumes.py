@@ -97,7 +97,7 @@ async def test_a_launcher_whose_directory_leads_elsewhere_stays_in_its_own_files
 async def test_nothing_is_mounted_in_the_nodes_own_namespace(place: Path) -> None:
     member = PodMember("launcher")
     try:
-        with pytest.raises(PermissionError, match="the mounts of the node"):
+        with pytest.raises(PermissionError, match="has the mnt namespace of the node"):
             await show(place, PodProcess(member.number, "launcher"), "data")
     finally:
         member.end()

@@ -21,6 +21,7 @@ from component.pod_member import PodGroup
 from virtfleet.handler.devices import access as deviceaccess
 from virtfleet.handler.network.networks import Networks
 from virtfleet.handler.pods import files as podfiles
+from virtfleet.handler.pods import launchers
 from virtfleet.handler.pods.files import VOLUMES
 from virtfleet.handler.pods.launchers import Launcher, Presence
 from virtfleet.handler.pods.process import PodProcess
@@ -141,11 +142,12 @@ async def test_a_pipe_in_place_of_a_socket_or_of_last_words_hangs_nobody(
 @pytest.mark.parametrize(
     "words", [b"[" * 60_000, b'{"status":"Shutoff","disks":{"\xff":1}}', b'{"reason":"%s"}' % (b"x" * 99)]
 )
-async def test_last_words_that_are_rubbish_are_none(place: Path, words: bytes) -> None:
+async def test_last_words_that_are_rubbish_are_none(place: Path, words: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launchers, "NEVER_CAME", 0.0)
     pod = place / "pod"
     (pod / "containers/compute").mkdir(parents=True)
     (pod / "containers/compute/0123").write_bytes(words)
-    following = Launcher(pod, lambda _: None, never_came=0.0)
+    following = Launcher(pod, lambda _: None)
     await eventually(lambda: following.presence is Presence.GONE)
     assert following.state is None
     await following.close()

@@ -9,7 +9,7 @@ import pytest
 
 from component.gateway.gateway_kit import Kit
 from virtfleet.gateway import handlers
-from virtfleet.gateway.refused import INSTEAD
+from virtfleet.gateway.subresources import INSTEAD
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import KUBEVIRTS, VMI_MIGRATIONS, VMIS, VMS
 

@@ -10,7 +10,7 @@ import orjson
 from virtfleet.api.subresources import GROUP, TABLE, VERSIONS, VM, VMI, Role, Server, Subresource
 from virtfleet.gateway import discovery
 from virtfleet.gateway.preconditions import CHECKS
-from virtfleet.gateway.refused import INSTEAD
+from virtfleet.gateway.subresources import INSTEAD
 from virtfleet.operator import roles
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "subresources.md"

@@ -14,7 +14,6 @@ from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.context import AssignedDevice
 from virtfleet.handler.devices.assigned import assigned, environment
-from virtfleet.handler.node import topology
 from virtfleet.handler.pods.cgroups import ControlGroup
 from virtfleet.handler.vms import tuning
 from virtfleet.hypervisors.base import Tuning
@@ -89,7 +88,7 @@ def test_numa_nodes_are_read_with_siblings_and_distances(tmp_path: Path) -> None
     siblings = tmp_path / "cpu/cpu0/topology"
     siblings.mkdir(parents=True)
     (siblings / "thread_siblings_list").write_text("0,2\n")
-    first, second = topology.cells(tmp_path)
+    first, second = tuning.cells(tmp_path)
     assert first.cpus == ((0, (0, 2)), (2, (2,)))
     assert second.distances == ((0, 21), (1, 10))
 

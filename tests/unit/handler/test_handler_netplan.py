@@ -11,9 +11,8 @@ from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.handler.network import networks as network
 from virtfleet.handler.network import plan as netplan
-from virtfleet.handler.network.networks import Resolver
+from virtfleet.handler.network.networks import Resolver, requests
 from virtfleet.handler.network.plan import InterfaceRequest, Link, Route
-from virtfleet.handler.network.wanted import requests
 
 ETH0 = Link("eth0", "0a:00:00:00:00:01", 1450, ["10.244.1.7/24"], [Route("0.0.0.0/0", "10.244.1.1")])
 BOTH = Link("eth0", "0a:00:00:00:00:01", 1450, ["10.244.1.7/24", "fd00::7/64"])

@@ -14,9 +14,9 @@ from virtfleet.api.quantity import Quantity
 from virtfleet.handler.network.networks import Wired
 from virtfleet.handler.pods.launchers import Presence
 from virtfleet.handler.vms import status
-from virtfleet.handler.vms.decisions import Step, next_step
 from virtfleet.handler.vms.instances import Instance, Role, decode_instance, role_of
 from virtfleet.handler.vms.status import Situation
+from virtfleet.handler.vms.work import Step, next_step
 from virtfleet.hypervisors import registry
 from virtfleet.protocol.messages import DomainState, GuestABI, GuestDevice, GuestInfo, GuestInterface, Status
 

@@ -9,9 +9,8 @@ import pytest
 from virtfleet.local.apiserver.kinds.pod_spec import qos_class
 from virtfleet.local.node import cgroups, lifecycle, podstatus
 from virtfleet.local.node.containers import Container
-from virtfleet.local.node.lifecycle import LONG_RUN, Seen, Why, next_backoff, plan, restart_at
+from virtfleet.local.node.lifecycle import LONG_RUN, Seen, Why, next_backoff, plan, restart_at, unserved
 from virtfleet.local.node.podstatus import PodFacts, is_part_of
-from virtfleet.local.node.unserved import unserved
 
 NOW = 1_000_000.0
 

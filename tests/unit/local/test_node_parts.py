@@ -13,16 +13,16 @@ import pytest
 from virtfleet.kube.confined import read_inside
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
-from virtfleet.local.node import logfiles, projections, resizing, services
+from virtfleet.local.node import lifecycle, server, services, volumes
 from virtfleet.local.node.environment import Facts, declared, expand, field, resource
 from virtfleet.local.node.execution import outcome
 from virtfleet.local.node.images import ImageError, ImageStore, canonical
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.network import ClusterNetwork
-from virtfleet.local.node.projections import File
 from virtfleet.local.node.runtime import pidfd, start_time
 from virtfleet.local.node.sandbox import Sandbox, render_hosts, render_resolv_conf
 from virtfleet.local.node.security import ConfigError
+from virtfleet.local.node.volumes import File
 
 NETWORK = ClusterNetwork("c")
 FACTS = Facts(["10.1.0.2", "fd00::2"], ["10.0.0.1"], {"cpu": "8", "memory": "1Gi"})
@@ -184,11 +184,11 @@ async def test_variables_come_from_objects_and_missing_ones_are_named() -> None:
 
 def test_a_volume_of_files_changes_all_at_once(tmp_path: Path) -> None:
     first = {"a": File(b"1", 0o644), "dir/b": File(b"1", 0o400)}
-    projections.write(tmp_path, first)
+    volumes.write(tmp_path, first)
     before = os.readlink(tmp_path / "..data")
-    projections.write(tmp_path, first)
+    volumes.write(tmp_path, first)
     assert os.readlink(tmp_path / "..data") == before, "nothing to do"
-    projections.write(tmp_path, {"a": File(b"2", 0o644), "c": File(b"2", 0o644)})
+    volumes.write(tmp_path, {"a": File(b"2", 0o644), "c": File(b"2", 0o644)})
     assert os.readlink(tmp_path / "..data") != before
     assert sorted(p.name for p in tmp_path.iterdir() if not p.name.startswith("..")) == ["a", "c"]
     assert (tmp_path / "a").read_text() == "2"
@@ -197,11 +197,11 @@ def test_a_volume_of_files_changes_all_at_once(tmp_path: Path) -> None:
 
 def test_keys_of_an_object_become_files_with_their_modes() -> None:
     obj = {"kind": "ConfigMap", "data": {"k": "v", "l": "w"}, "binaryData": {"b": "AA=="}}
-    assert projections.keyed(obj, {}, 0o644)["b"] == File(b"\0", 0o644)
+    assert volumes.keyed(obj, {}, 0o644)["b"] == File(b"\0", 0o644)
     items = [{"key": "k", "path": "x/y", "mode": 0o400}]
-    assert projections.keyed(obj, {"items": items}, 0o644) == {"x/y": File(b"v", 0o400)}
+    assert volumes.keyed(obj, {"items": items}, 0o644) == {"x/y": File(b"v", 0o400)}
     with pytest.raises(ConfigError, match="non-existent config key: z"):
-        projections.keyed(obj, {"items": [{"key": "z", "path": "z"}]}, 0o644)
+        volumes.keyed(obj, {"items": [{"key": "z", "path": "z"}]}, 0o644)
 
 
 def test_a_link_in_a_container_does_not_lead_out_of_it(tmp_path: Path) -> None:
@@ -231,12 +231,12 @@ def test_hosts_and_resolv_conf_say_who_and_where_the_pod_is() -> None:
 def test_log_entries_are_read_joined_and_cut_from_the_end(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(b"".join(b"2024-05-06T07:08:09.123456789+00:00 stdout F line %d\n" % n for n in range(5000)))
-    tail, size = logfiles.last_lines(path, 2)
-    assert [logfiles.parse(raw).text for raw in tail] == [b"line 4998", b"line 4999"]  # type: ignore[union-attr]
+    tail, size = server.last_lines(path, 2)
+    assert [server.parse(raw).text for raw in tail] == [b"line 4998", b"line 4999"]  # type: ignore[union-attr]
     assert size == path.stat().st_size
-    partial = logfiles.parse(b"2024-05-06T07:08:09.1Z stderr P half")
+    partial = server.parse(b"2024-05-06T07:08:09.1Z stderr P half")
     assert partial and partial.render(False) == b"half" and partial.moment() == pytest.approx(1714979289.1)
-    assert logfiles.parse(b"torn") is None
+    assert server.parse(b"torn") is None
 
 
 def test_the_error_channel_carries_the_exit_code() -> None:
@@ -259,17 +259,17 @@ def _asking(uid: str, memory: str, *, allocated: str = "", phase: str = "Running
     ("asked", "others", "reason"),
     [
         ("4Gi", [], ""),
-        ("9Gi", [], resizing.INFEASIBLE),
+        ("9Gi", [], lifecycle.INFEASIBLE),
         ("4Gi", [_asking("b", "4Gi")], ""),
-        ("5Gi", [_asking("b", "4Gi")], resizing.DEFERRED),
+        ("5Gi", [_asking("b", "4Gi")], lifecycle.DEFERRED),
         ("5Gi", [_asking("b", "4Gi", phase="Succeeded")], ""),
         ("5Gi", [_asking("b", "4Gi", allocated="2Gi")], ""),
-        ("5Gi", [_asking("b", "2Gi", allocated="4Gi")], resizing.DEFERRED),
+        ("5Gi", [_asking("b", "2Gi", allocated="4Gi")], lifecycle.DEFERRED),
         ("8Gi", [_asking("a", "4Gi")], ""),
     ],
 )
 def test_a_pod_grows_as_far_as_its_node_has_room(asked: str, others: list[Obj], reason: str) -> None:
-    short = resizing.shortage(_asking("a", asked), others, {"memory": "8Gi", "cpu": "2"})
+    short = lifecycle.shortage(_asking("a", asked), others, {"memory": "8Gi", "cpu": "2"})
     assert (short.reason if short else "") == reason
 
 

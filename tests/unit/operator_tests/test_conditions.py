@@ -90,7 +90,7 @@ def test_many_nodes_without_a_handler_are_counted_and_some_are_named() -> None:
 
 
 def test_a_handler_that_is_being_replaced_is_progress_and_vms_are_served() -> None:
-    rolling = Plan({"virt-handler": Rollout(1, 1, starting=1)}, left=1)
+    rolling = Plan({"virt-handler": Rollout(1, 1, starting=1)})
     new, conditions = told(look(daemon_sets={"virt-handler": handlers(ready=2)}, plan=rolling), DEPLOYED)
     assert conditions["Available"] == ("True", "VMsAreServed")
     assert (conditions["Progressing"][0], conditions["Degraded"][0]) == ("True", "False")
@@ -98,7 +98,7 @@ def test_a_handler_that_is_being_replaced_is_progress_and_vms_are_served() -> No
 
 
 def test_a_rollout_that_is_stopped_is_not_said_to_go_on_or_to_be_done() -> None:
-    stopped = Plan({"virt-handler": Rollout(1, 2)}, left=2, failure=("CanaryFailed", "it is stopped"))
+    stopped = Plan({"virt-handler": Rollout(1, 2)}, failure=("CanaryFailed", "it is stopped"))
     new, conditions = told(look(plan=stopped, handed_over=False), DEPLOYED)
     assert conditions["Degraded"] == ("True", "CanaryFailed")
     assert conditions["Progressing"] == ("False", "Stopped")

@@ -91,7 +91,7 @@ def test_nothing_is_decided_about_a_node_that_is_down() -> None:
 
 def test_a_daemon_set_does_not_change_while_a_node_waits_for_what_it_is_unless_that_is_proven_there() -> None:
     def waiting(new: Obj, there: dict[str, Any] | None = None, between: str = GPU) -> tuple[frozenset[str], Proving]:
-        proving = Proving(INSTALLATION, there or {})
+        proving = Proving(INSTALLATION, (there or {}).values())
         return unfinished({GPU: handlers(1, GPU)}, {GPU: new}, {"node0": between}, proving), proving
 
     other = handlers(1, GPU, image="handler:newer", **{"virtfleet.io/handler-content": "newer"})

@@ -89,7 +89,7 @@ def proofs(*wanted: Obj, phase: str = "Succeeded", failing: str = "") -> dict[st
 def planned(
     pods: list[HandlerPod], *sets: Obj, there: dict[str, HandlerPod] | None = None, **more: Any
 ) -> tuple[Plan, Proving]:
-    proving = Proving(INSTALLATION, there or {})
+    proving = Proving(INSTALLATION, (there or {}).values())
     fleet = Fleet({ds["metadata"]["name"]: ds for ds in sets or (handlers(len(pods)),)}, pods, **more)
     return plan(fleet, proving, NOW), proving
 

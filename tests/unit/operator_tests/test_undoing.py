@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from virtfleet.api import crds
-from virtfleet.operator import manifest, undoing
+from virtfleet.operator import apply, manifest
 
 VERSIONS = Path(__file__).parents[2] / "versions"
 
@@ -20,14 +20,14 @@ def stored(*versions: str) -> dict[str, Any]:
 
 
 def test_what_is_stored_in_a_version_that_is_served_can_be_taken_over() -> None:
-    undoing.check([stored("v1")], crds.definitions())
-    undoing.check([stored()], crds.definitions())
-    undoing.check([stored("v9")], [])  # a kind that this version does not install is none of its business
+    apply.check_stored([stored("v1")], crds.definitions())
+    apply.check_stored([stored()], crds.definitions())
+    apply.check_stored([stored("v9")], [])  # a kind that this version does not install is none of its business
 
 
 def test_what_is_stored_in_an_unknown_version_cannot_and_is_named() -> None:
-    with pytest.raises(undoing.CannotUndo, match=r"virtualmachines.kubevirt.io \(v9\).*nothing was changed"):
-        undoing.check([stored("v1", "v9")], crds.definitions())
+    with pytest.raises(apply.CannotUndo, match=r"virtualmachines.kubevirt.io \(v9\).*nothing was changed"):
+        apply.check_stored([stored("v1", "v9")], crds.definitions())
 
 
 def test_both_ways_between_the_version_before_and_this_one_nothing_is_stored_that_the_other_cannot_read() -> None:
@@ -36,7 +36,9 @@ def test_both_ways_between_the_version_before_and_this_one_nothing_is_stored_tha
     for old, new in ((before, manifest.objects()), (manifest.objects(), before)):
         [held] = [d for d in old if d["kind"] == "CustomResourceDefinition"]
         written = [v["name"] for v in held["spec"]["versions"] if v["storage"]]
-        undoing.check([{**held, "status": {"storedVersions": written}}], [d for d in new if d["kind"] == held["kind"]])
+        apply.check_stored(
+            [{**held, "status": {"storedVersions": written}}], [d for d in new if d["kind"] == held["kind"]]
+        )
         [other] = [d for d in new if d["kind"] == "CustomResourceDefinition"]
         assert {v["name"] for v in held["spec"]["versions"]} == {v["name"] for v in other["spec"]["versions"]}
     names = {(d["kind"], d["metadata"]["name"]) for d in before}

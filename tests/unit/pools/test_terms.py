@@ -14,7 +14,7 @@ from virtfleet.pools.terms import MAX_TERMS, TooManyTermsError, admitted, expres
 
 
 def not_in(*selectors: dict[str, str]) -> list[list[dict[str, object]]]:
-    return [expressions(term) for term in admitted([(s, False) for s in selectors], otherwise=True)]
+    return [expressions(term) for term in admitted([*((s, False) for s in selectors), ({}, True)])]
 
 
 def test_not_both_is_two_terms() -> None:

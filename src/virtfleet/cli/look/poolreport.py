@@ -41,7 +41,7 @@ def report(view: FleetView) -> dict[str, Any]:
             {
                 "name": name,
                 "handlerImage": (pool.handler_image if pool else "") or installation.image("virt-handler"),
-                "launcherImage": installation.fleet.node_image(pool),
+                "launcherImage": installation.fleet.node_images(pool)[""],
                 "hypervisor": pool.hypervisor if pool else "",
                 "exclusive": bool(pool and pool.exclusive),
                 "nodes": sorted(node["metadata"]["name"] for node in nodes[name]),

@@ -16,7 +16,7 @@ from typing import Any
 
 from virtfleet.admission.findings import INVALID, REQUIRED, Cause, Findings
 from virtfleet.admission.review import complete, review
-from virtfleet.admission.spelling import meant
+from virtfleet.admission.shape import meant
 from virtfleet.api import crds, kinds, names
 from virtfleet.cli.manifests import Manifest
 from virtfleet.installation import Installation

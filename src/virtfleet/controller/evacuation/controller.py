@@ -142,7 +142,8 @@ class Evacuations:
         paused = retries.pause_ends(leaving.failures(migrations), self._setbacks.get(vmi.key, 0.0)) - now
         if paused <= 0:
             self._setbacks.pop(vmi.key, None)
-        return leaving.wait(vmi, self._settings.evicted_by(vmi.spec.eviction_strategy), migrations, pods, paused)
+        strategy = vmi.spec.eviction_strategy or self._settings.eviction_strategy
+        return leaving.wait(vmi, strategy, migrations, pods, paused)
 
     # -- nodes that are drained, and no longer
 

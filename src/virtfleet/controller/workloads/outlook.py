@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from virtfleet.api import conditions, duration, names
+from virtfleet.api import conditions, names, times
 from virtfleet.api.kubevirt import EVICT, LIVE_MIGRATE, KubeVirtWorkloadUpdateStrategy
 from virtfleet.api.names import VMICondition
 from virtfleet.api.view import read
@@ -61,7 +61,7 @@ def strategy(installation: Installation, pool: Pool | None) -> Strategy:
     general = read(KubeVirtWorkloadUpdateStrategy, installation.spec.get("workloadUpdateStrategy") or {})
     own = pool.update_strategy if pool else None
     said = own or general
-    interval = duration.seconds(said.batch_eviction_interval) if said.batch_eviction_interval else None
+    interval = times.duration(said.batch_eviction_interval) if said.batch_eviction_interval else None
     return Strategy(
         scope=pool.name if pool and own else "",
         migrate=LIVE_MIGRATE in said.workload_update_methods,
@@ -78,7 +78,7 @@ def outlook(vmi: Mapping[str, Any], installation: Installation) -> Outlook | Non
         return None
     launcher = fleet.launcher(vmi)
     how = strategy(installation, launcher.pool)
-    eviction = installation.evicted_by((vmi.get("spec") or {}).get("evictionStrategy") or "")
+    eviction = (vmi.get("spec") or {}).get("evictionStrategy") or installation.eviction_strategy
     return Outlook(launcher, how, *_fate(vmi, launcher, how, eviction))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from virtfleet.api.kinds import VMI
 from virtfleet.handler.vms.status import guest_os
@@ -30,34 +30,27 @@ TRUE = ("1", "t", "T", "true", "TRUE", "True")
 FALSE = ("0", "f", "F", "false", "FALSE", "False")
 
 
-class Obstacle(enum.Enum):
+class Obstacle(NamedTuple):
     """What can stand in the way, in the words that KubeVirt has for it."""
 
-    NOT_RUNNING = "VMI is not running"
-    PAUSED = "VMI is paused"
-    PAUSED_ALREADY = "VMI is already paused"
-    NOT_PAUSED = "VMI is not paused"
-    NO_AGENT = "VMI does not have guest agent connected"
+    words: str
+    stands: Callable[[DomainState], bool]
 
-    def stands(self, state: DomainState) -> bool:
-        match self:
-            case Obstacle.NOT_RUNNING:
-                return state.status is Status.ABSENT or state.status.ended
-            case Obstacle.PAUSED | Obstacle.PAUSED_ALREADY:
-                return state.status is Status.PAUSED
-            case Obstacle.NOT_PAUSED:
-                return state.status is not Status.PAUSED
-            case Obstacle.NO_AGENT:
-                return not state.agent
+
+NOT_RUNNING = Obstacle("VMI is not running", lambda state: state.status is Status.ABSENT or state.status.ended)
+PAUSED = Obstacle("VMI is paused", lambda state: state.status is Status.PAUSED)
+PAUSED_ALREADY = PAUSED._replace(words="VMI is already paused")
+NOT_PAUSED = Obstacle("VMI is not paused", lambda state: state.status is not Status.PAUSED)
+NO_AGENT = Obstacle("VMI does not have guest agent connected", lambda state: not state.agent)
 
 
 def check(vmi: str, state: DomainState | None, obstacles: Iterable[Obstacle] = ()) -> None:
     """Raise the first obstacle. Nothing can be asked of a VM that does not run."""
-    for obstacle in (Obstacle.NOT_RUNNING, *obstacles):
+    for obstacle in (NOT_RUNNING, *obstacles):
         if obstacle.stands(state or DomainState()):
             raise ApiError(
                 "Conflict",
-                f'Operation cannot be fulfilled on {VMI.singular}.{VMI.group} "{vmi}": {obstacle.value}',
+                f'Operation cannot be fulfilled on {VMI.singular}.{VMI.group} "{vmi}": {obstacle.words}',
                 details={"name": vmi, "group": VMI.group, "kind": VMI.singular},
             )
 
@@ -75,15 +68,15 @@ class Command:
 
 def check_agent(state: DomainState | None, command: str) -> None:
     """Raise what KubeVirt answers where a guest is to be frozen or thawed and has no agent: an internal error."""
-    if Obstacle.NO_AGENT.stands(state or DomainState()):
+    if NO_AGENT.stands(state or DomainState()):
         why = "QEMU guest agent is not connected; install and start qemu-guest-agent in the guest"
         raise ApiError("InternalError", f"Internal error occurred: command {command} failed: {why}")
 
 
 COMMANDS = {
-    "pause": Command(Pause(), (Obstacle.PAUSED_ALREADY,), ("Paused", "VirtualMachineInstance paused")),
-    "unpause": Command(Unpause(), (Obstacle.NOT_PAUSED,), ("Unpaused", "VirtualMachineInstance unpaused")),
-    "softreboot": Command(SoftReboot(), (Obstacle.PAUSED,), ("SoftRebooted", "VirtualMachineInstance soft rebooted")),
+    "pause": Command(Pause(), (PAUSED_ALREADY,), ("Paused", "VirtualMachineInstance paused")),
+    "unpause": Command(Unpause(), (NOT_PAUSED,), ("Unpaused", "VirtualMachineInstance unpaused")),
+    "softreboot": Command(SoftReboot(), (PAUSED,), ("SoftRebooted", "VirtualMachineInstance soft rebooted")),
     "reset": Command(Reset(), (), ("Reset", "VirtualMachineInstance reset")),
     "unfreeze": Command(Unfreeze(), by_agent="Unfreeze"),
 }
@@ -101,15 +94,11 @@ def guest_os_info(guest: GuestInfo) -> Obj:
     }
 
 
-def user_list(guest: GuestInfo) -> Obj:
-    return {"metadata": {}, "items": _users(guest.users)}
-
-
-def filesystem_list(guest: GuestInfo) -> Obj:
-    return {"metadata": {}, "items": _filesystems(guest.filesystems)}
-
-
-GUEST_ANSWERS = {"guestosinfo": guest_os_info, "userlist": user_list, "filesystemlist": filesystem_list}
+GUEST_ANSWERS: dict[str, Callable[[GuestInfo], Obj]] = {
+    "guestosinfo": guest_os_info,
+    "userlist": lambda guest: {"metadata": {}, "items": _users(guest.users)},
+    "filesystemlist": lambda guest: {"metadata": {}, "items": _filesystems(guest.filesystems)},
+}
 
 
 def _users(users: Sequence[GuestUser]) -> list[Obj]:

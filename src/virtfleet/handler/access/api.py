@@ -10,17 +10,18 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
 from aiohttp import web
 
-from virtfleet.api import duration
+from virtfleet.api import times
+from virtfleet.api.subresources import PROTOCOL
 from virtfleet.domain import paths
 from virtfleet.handler.access import stream as access_stream
 from virtfleet.handler.access import vsock
-from virtfleet.handler.access.answers import COMMANDS, GUEST_ANSWERS, TRUE, Command, Obstacle, check, check_agent
+from virtfleet.handler.access.answers import COMMANDS, GUEST_ANSWERS, NO_AGENT, TRUE, Command, check, check_agent
 from virtfleet.handler.access.seats import End, Seats
 from virtfleet.handler.access.vsock import Unreached, Vsock
 from virtfleet.handler.pods import files as podfiles
@@ -79,27 +80,18 @@ class RunningVm:
 Action = Callable[[web.Request, RunningVm], Awaitable[web.StreamResponse]]
 
 
+@dataclass
 class Access:
     """Serves `routes` to the one client whose certificate has the name `caller`."""
 
-    def __init__(
-        self,
-        vms: NodeVms,
-        recorder: Recorder,
-        pods: Path,
-        guests: Vsock,
-        *,
-        caller: str,
-        unready: Callable[[], str],
-    ) -> None:
-        self._vms = vms
-        self._guests = guests
-        self._recorder = recorder
-        self._pods = pods
-        self._caller = caller
-        self._unready = unready
-        self._seats = Seats()
-        self._pictures = asyncio.Semaphore(_PICTURES)
+    _vms: NodeVms
+    _recorder: Recorder
+    _pods: Path
+    _guests: Vsock
+    caller: str
+    unready: Callable[[], str]
+    _seats: Seats = field(default_factory=Seats, init=False)
+    _pictures: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_PICTURES), init=False)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -129,21 +121,19 @@ class Access:
             except ApiError as error:
                 problem = error
             logger.info("%s %s: %s", request.method, request.path, problem.message)
-            return web.Response(
-                status=problem.code, body=orjson.dumps(problem.status()), content_type="application/json"
-            )
+            return _json(problem.status(), problem.code)
 
         return answer
 
     def _admit(self, request: web.Request) -> None:
         peer = peers.verified(request)
-        if peer is None or peer.name != self._caller:
+        if peer is None or peer.name != self.caller:
             who = peer.name if peer else "nobody"
             logger.warning("%s %s by %s from %s is refused", request.method, request.path, who, request.remote)
             if peer is None:
-                raise ApiError("Unauthorized", f"a client certificate of {self._caller} is needed")
-            raise ApiError("Forbidden", f"{who} may not call this server; {self._caller} may")
-        if why := self._unready():
+                raise ApiError("Unauthorized", f"a client certificate of {self.caller} is needed")
+            raise ApiError("Forbidden", f"{who} may not call this server; {self.caller} may")
+        if why := self.unready():
             raise ApiError("ServiceUnavailable", why)
 
     def _vm(self, request: web.Request) -> RunningVm:
@@ -180,9 +170,8 @@ class Access:
 
     def _telling(self, form: Callable[[GuestInfo], Obj]) -> Action:
         async def tell(_: web.Request, vm: RunningVm) -> web.Response:
-            check(vm.name, vm.launcher.state, (Obstacle.NO_AGENT,))
-            guest = await vm.launcher.call(GetGuestInfo())
-            return web.Response(body=orjson.dumps(form(guest)), content_type="application/json")
+            check(vm.name, vm.launcher.state, (NO_AGENT,))
+            return _json(form(await vm.launcher.call(GetGuestInfo())))
 
         return tell
 
@@ -211,21 +200,21 @@ class Access:
 
     async def _vsock(self, request: web.Request, vm: RunningVm) -> web.StreamResponse:
         """Many at once, as a guest's server may have them. A client that is let in hears by the end why it is over."""
-        wanted = vsock.asked(request.query)
+        port, tls = vsock.asked(request.query)
         check(vm.name, vm.launcher.state)
         cid = vm.instance.vmi.status.vsock_cid
         if cid is None:
             raise ApiError("BadRequest", "VM doesn't have VSOCK enabled")
-        context, client = self._guests.context(wanted), _websocket(request)
+        context, client = self._guests.context() if tls else None, _websocket(request)
         keys = ((vm.instance.uid, "vsock", number) for number in range(vsock.MOST))
         key = next((key for key in keys if not self._seats.taken(key)), None)
         if key is None:
             raise ApiError("ServiceUnavailable", f"{vsock.MOST} connections to vsock ports are open; end one first")
         async with self._seats.take(key) as seat:
             await client.prepare(request)
-            logger.info("%s: somebody connects to vsock port %d", vm, wanted.port)
+            logger.info("%s: somebody connects to vsock port %d", vm, port)
             try:
-                reader, writer = await self._guests.connect(cid, wanted.port, context)
+                reader, writer = await self._guests.connect(cid, port, context)
             except Unreached as why:
                 end = why.end
             else:
@@ -233,7 +222,7 @@ class Access:
                     end = await access_stream.relay(client, reader, writer, seat)
                 finally:
                     writer.transport.abort()
-        logger.info("%s: a connection to vsock port %d ends: %s", vm, wanted.port, end.value)
+        logger.info("%s: a connection to vsock port %d ends: %s", vm, port, end.value)
         with suppress(ConnectionError):
             await access_stream.farewell(request, client, end)
         return client
@@ -257,8 +246,13 @@ class Access:
         return client
 
 
+def _json(document: Obj, status: int = 200) -> web.Response:
+    return web.Response(status=status, body=orjson.dumps(document), content_type="application/json")
+
+
 def _websocket(request: web.Request) -> web.WebSocketResponse:
-    client = access_stream.websocket()
+    # Screens are compressed by themselves; keystrokes gain nothing by it.
+    client = web.WebSocketResponse(protocols=(PROTOCOL,), compress=False, timeout=access_stream.FAREWELL)
     if not client.can_prepare(request):
         raise ApiError("BadRequest", f"{request.path} is a websocket")
     return client
@@ -276,8 +270,7 @@ async def _connect(vm: RunningVm, socket: Socket) -> tuple[asyncio.StreamReader,
 
 def _unfreeze_timeout(body: bytes) -> int:
     try:
-        wanted = orjson.loads(body)["unfreezeTimeout"]
-        seconds = duration.seconds(wanted)
+        seconds = times.duration(orjson.loads(body)["unfreezeTimeout"])
     except (ValueError, KeyError, TypeError):
         seconds = None
     if seconds is None:

@@ -12,7 +12,8 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_hex
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import grpc
 from google.protobuf import empty_pb2, wrappers_pb2
 
-from virtfleet.work import tasks
+from virtfleet.work import sockets, tasks
 
 logger = logging.getLogger(__name__)
 
@@ -41,31 +42,20 @@ _BOUNDS = [
 def listen() -> socket.socket:
     """On the node's vsock, which has an address once vhost_vsock is loaded."""
     listener = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
-    try:
+    with sockets.kept(listener):
         listener.bind((socket.VMADDR_CID_HOST, PORT))
         listener.listen(16)
-    except BaseException:
-        listener.close()
-        raise
     return listener
 
 
+@dataclass
 class AuthorityPort:
     """`run()` serves while it is `wanted`; `bundle` is what guests are told, in PEM."""
 
-    def __init__(
-        self,
-        wanted: Callable[[], bool],
-        bundle: Callable[[], bytes],
-        listen: Callable[[], socket.socket] = listen,
-        *,
-        look: float = LOOK,
-    ) -> None:
-        self._wanted = wanted
-        self._bundle = bundle
-        self._listen = listen
-        self._look = look
-        self._guests: Counter[Any] = Counter()
+    _wanted: Callable[[], bool]
+    _bundle: Callable[[], bytes]
+    _listen: Callable[[], socket.socket] = listen
+    _guests: Counter[Any] = field(default_factory=Counter, init=False)
 
     @property
     def guests(self) -> int:
@@ -81,12 +71,12 @@ class AuthorityPort:
                     async with self._serving():
                         said = ""
                         while self._wanted():  # noqa: ASYNC110 (no event says so)
-                            await asyncio.sleep(self._look)
+                            await asyncio.sleep(LOOK)
                 except (OSError, RuntimeError) as error:  # another handler of this machine may have the port
                     if str(error) != said:
                         logger.warning("guests cannot ask for authorities on vsock port %d: %s", PORT, error)
                     said = str(error)
-            await asyncio.sleep(self._look)
+            await asyncio.sleep(LOOK)
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
@@ -134,17 +124,13 @@ class AuthorityPort:
         self._guests -= Counter({guest: 1})  # those at none are forgotten
 
     async def _carry(self, connection: socket.socket, server: str) -> None:
-        with suppress(OSError):  # TimeoutError among them
+        with suppress(OSError), ExitStack() as stack:  # TimeoutError among them
             ours, to_guest = await asyncio.open_connection(sock=connection)
-            try:
-                theirs, to_server = await asyncio.open_unix_connection(server)
-                try:
-                    async with asyncio.timeout(_SECONDS):
-                        await tasks.first_of(_pump(ours, to_server), _pump(theirs, to_guest))
-                finally:
-                    to_server.transport.abort()
-            finally:
-                to_guest.transport.abort()
+            stack.callback(to_guest.transport.abort)
+            theirs, to_server = await asyncio.open_unix_connection(server)
+            stack.callback(to_server.transport.abort)
+            async with asyncio.timeout(_SECONDS):
+                await tasks.first_of(_pump(ours, to_server), _pump(theirs, to_guest))
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -7,12 +7,11 @@ from contextlib import suppress
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from virtfleet.api.subresources import PROTOCOL
 from virtfleet.handler.access.seats import End, Seat
 from virtfleet.work.tasks import first_of
 
 _CHUNK = 32 << 10
-_FAREWELL = 3.0  # seconds that a client has to take its last words
+FAREWELL = 3.0  # seconds that a client has to take its last words
 _CODES = {
     End.GUEST: WSCloseCode.OK,
     End.TAKEN: WSCloseCode.POLICY_VIOLATION,
@@ -20,11 +19,6 @@ _CODES = {
     End.UNREACHED: WSCloseCode.INTERNAL_ERROR,
     End.NO_TLS: WSCloseCode.INTERNAL_ERROR,
 }
-
-
-def websocket() -> web.WebSocketResponse:
-    # Screens are compressed by themselves; keystrokes gain nothing by it.
-    return web.WebSocketResponse(protocols=(PROTOCOL,), compress=False, timeout=_FAREWELL)
 
 
 async def relay(
@@ -72,7 +66,7 @@ async def farewell(request: web.Request, client: web.WebSocketResponse, end: End
     transport = request.transport
     if end is not End.CLIENT:
         with suppress(ConnectionError, TimeoutError):
-            async with asyncio.timeout(_FAREWELL):
+            async with asyncio.timeout(FAREWELL):
                 if words:
                     await client.send_bytes(words)
                 await client.close(code=_CODES[end], message=end.value.encode())

@@ -11,13 +11,13 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 
 from virtfleet.handler.access.answers import FALSE, TRUE
 from virtfleet.handler.access.seats import End
 from virtfleet.kube import certificates
 from virtfleet.kube.certificates import Credential
 from virtfleet.kube.errors import ApiError
+from virtfleet.work import sockets
 
 logger = logging.getLogger(__name__)
 
@@ -29,14 +29,6 @@ Dial = Callable[[int, int], Awaitable[socket.socket]]
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is asked for: a port, and whether to speak TLS there."""
-
-    port: int
-    tls: bool
-
-
 class Unreached(Exception):
     """There is no connection, for one of the reasons that sessions end for."""
 
@@ -45,26 +37,23 @@ class Unreached(Exception):
         self.end = end
 
 
-def asked(query: Mapping[str, str]) -> Asked:
-    """From a request's parameters. Without a word about TLS it is spoken, as in KubeVirt."""
+def asked(query: Mapping[str, str]) -> tuple[int, bool]:
+    """The port that a request asks for, and whether to speak TLS there: without a word about that, as in KubeVirt."""
     port, tls = query.get("port", ""), query.get("tls") or "true"
     number = int(port) if port.isascii() and port.isdecimal() and len(port) <= len(str(_ANY_PORT)) else 0
     if not 0 < number < _ANY_PORT:
         raise ApiError("BadRequest", f"port {port!r} is none; give a number from 1 to {_ANY_PORT - 1}")
     if tls not in (*TRUE, *FALSE):
         raise ApiError("BadRequest", f"tls {tls!r} is neither true nor false")
-    return Asked(number, tls in TRUE)
+    return number, tls in TRUE
 
 
 async def dial(cid: int, port: int) -> socket.socket:
     """A connection from this node's kernel."""
     connection = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
-    try:
+    with sockets.kept(connection):
         connection.setblocking(False)
         await asyncio.get_running_loop().sock_connect(connection, (cid, port))
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 
@@ -75,10 +64,8 @@ class Vsock:
         self._credential = credential
         self._dial = dial
 
-    def context(self, wanted: Asked) -> ssl.SSLContext | None:
-        """What is needed for TLS, where it is wanted."""
-        if not wanted.tls:
-            return None
+    def context(self) -> ssl.SSLContext:
+        """What is needed for TLS."""
         credential = self._credential()
         if credential is None:
             raise ApiError(

@@ -6,7 +6,6 @@ Discovery is by the directory that is handed in as the node's root, so that a tr
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
@@ -167,11 +166,6 @@ def _usb_set(root: Path, devices: Collection[Path]) -> Unit:
     )
 
 
-def distinct_nodes(units: Collection[Unit]) -> list[str]:
-    """The device nodes of several units, each once."""
-    return list(dict.fromkeys(itertools.chain.from_iterable(unit.nodes for unit in units)))
-
-
 def _type_name(name: str) -> str:
     return name.replace(" ", "_")
 
@@ -181,15 +175,13 @@ def _hex(file: Path) -> str:
 
 
 def _text(file: Path) -> str:
-    try:
+    with suppress(OSError):
         return file.read_text().strip()
-    except OSError:
-        return ""
+    return ""
 
 
 def _target(link: Path) -> str:
     """The name of what a link points to."""
-    try:
+    with suppress(OSError):
         return link.readlink().name
-    except OSError:
-        return ""
+    return ""

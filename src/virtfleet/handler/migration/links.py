@@ -14,7 +14,8 @@ import ssl
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -126,25 +127,19 @@ class Link:
         self.connection.close()
 
 
+@dataclass
 class Identity:
     """This handler to others: `credential` is its present certificate, `name` the one that all handlers have."""
 
-    def __init__(self, credential: Callable[[], Credential], name: str) -> None:
-        self._credential = credential
-        self._name = name
-        self._contexts: tuple[Credential, ssl.SSLContext, ssl.SSLContext] | None = None
+    _credential: Callable[[], Credential]
+    _name: str
 
     async def accept(self, connection: socket.socket) -> Link:
         """The link of a connection that somebody made to us, as soon as it is known who. Closed where that fails."""
         _keep_alive(connection)
-        try:
+        with sockets.kept(connection):
             first = await _done(connection, lambda: connection.recv(1, socket.MSG_PEEK))
-            if first != _HANDSHAKE:
-                return Link(connection)
-            return await self._secured(connection, listening=True)
-        except BaseException:
-            connection.close()
-            raise
+            return await self._secured(connection, listening=True) if first == _HANDSHAKE else Link(connection)
 
     async def dial(self, address: str, port: int, hello: Hello, *, plain: bool) -> Link:
         """A link to another handler, which has been told what it is for. Raises LinkError and OSError."""
@@ -152,51 +147,45 @@ class Identity:
         connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             async with asyncio.timeout(GREETING):
-                await asyncio.get_running_loop().sock_connect(connection, (address, port))
-                _keep_alive(connection)
-                link = Link(connection) if plain else await self._secured(connection, listening=False)
-                connection = link.connection
-                await link.send(hello)
+                with sockets.kept(connection):
+                    await asyncio.get_running_loop().sock_connect(connection, (address, port))
+                    _keep_alive(connection)
+                    link = Link(connection) if plain else await self._secured(connection, listening=False)
+                with sockets.kept(link.connection):
+                    await link.send(hello)
                 return link
         except TimeoutError:
-            connection.close()
             raise LinkError(f"{address} port {port} does not answer within {GREETING:.0f} s") from None
-        except BaseException:
-            connection.close()
-            raise
 
     async def _secured(self, connection: socket.socket, *, listening: bool) -> Link:
-        server, client = self._tls()
+        server, client = _tls(self._credential())
         secured = (server if listening else client).wrap_socket(
             connection,
             server_side=listening,
             do_handshake_on_connect=False,
             server_hostname=None if listening else SERVER_NAME,
         )
-        try:
-            await _done(secured, secured.do_handshake)
+        with sockets.kept(secured):
+            try:
+                await _done(secured, secured.do_handshake)
+            except ssl.SSLError as error:
+                raise LinkError(f"no TLS with the other side: {error}") from None
             peer = peers.of(secured.getpeercert() or {})
             if peer.name != self._name:
                 raise LinkError(f"the certificate is that of {peer.name}; handlers speak to {self._name} only")
-        except ssl.SSLError as error:
-            secured.close()
-            raise LinkError(f"no TLS with the other side: {error}") from None
-        except BaseException:
-            secured.close()
-            raise
         return Link(secured)
 
-    def _tls(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        credential = self._credential()
-        if self._contexts is None or self._contexts[0] is not credential:
-            server = certificates.server_context(credential, clients=credential.bundle, required=True)
-            client = certificates.client_context(credential.bundle, credential)
-            for context in (server, client):
-                context.minimum_version = ssl.TLSVersion.TLSv1_3
-                # One direction may end before the other: its TCP stream does, and that ends no session.
-                context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
-            self._contexts = (credential, server, client)
-        return self._contexts[1:]
+
+@lru_cache(1)
+def _tls(credential: Credential) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """What is spoken with who calls, and with who is called."""
+    server = certificates.server_context(credential, clients=credential.bundle, required=True)
+    client = certificates.client_context(credential.bundle, credential)
+    for context in (server, client):
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        # One direction may end before the other: its TCP stream does, and that ends no session.
+        context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
+    return server, client
 
 
 def _keep_alive(connection: socket.socket) -> None:

@@ -18,7 +18,7 @@ from virtfleet.handler.migration.proxy import ChannelsOut
 from virtfleet.handler.pods.launchers import Launcher, Unresponsive
 from virtfleet.handler.pods.process import PodProcess
 from virtfleet.protocol.client import Refused
-from virtfleet.protocol.messages import AbortDeparture, Depart, MigrationReport
+from virtfleet.protocol.messages import AbortDeparture, Depart
 from virtfleet.protocol.wire import WireError
 from virtfleet.work import tasks
 from virtfleet.work.pacing import Backoff
@@ -39,6 +39,7 @@ class Address:
     plain: bool
 
 
+@dataclass(eq=False)
 class Outgoing:
     """One migration away from here.
 
@@ -46,54 +47,40 @@ class Outgoing:
     and `changed` is called when something is new.
     """
 
-    def __init__(
-        self,
-        uid: str,
-        launcher: Launcher,
-        pod: Path,
-        guests: list[PodProcess],
-        identity: Identity,
-        address: Callable[[], Address | None],
-        changed: Callable[[], None],
-    ) -> None:
-        self.uid = uid
-        self.begun = False
-        """Whether the launcher has been told to begin, by this process."""
-        self.ended = False
-        """Whether nothing of the guest is alive here."""
-        self.keeps = ""
-        """Why the guest stays."""
-        self.complete = False
-        self.running = False
-        """What the target says."""
-        self.aborting = False
-        self.reported = 0.0
-        """How long it had taken when its progress was last told, in seconds."""
-        self._ordered = False  # from then on the launcher may have begun, whether it has said so or not
-        self._launcher = launcher
-        self._pod = pod
-        self._guests = guests
-        self._identity = identity
-        self._address = address
-        self._changed = changed
-        self._link: Link | None = None
+    uid: str
+    _launcher: Launcher
+    _pod: Path
+    _guests: list[PodProcess]
+    _identity: Identity
+    _address: Callable[[], Address | None]
+    _changed: Callable[[], None]
+    begun: bool = False
+    """Whether the launcher has been told to begin, by this process."""
+    ended: bool = False
+    """Whether nothing of the guest is alive here."""
+    keeps: str = ""
+    """Why the guest stays."""
+    complete: bool = False
+    running: bool = False
+    """What the target says."""
+    aborting: bool = False
+    reported: float = 0.0
+    """How long it had taken when its progress was last told, in seconds."""
+    _ordered: bool = False  # from then on the launcher may have begun, whether it has said so or not
+    _link: Link | None = None
+    _trouble: str = "its address is not known"
+
+    def __post_init__(self) -> None:
         self._document: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._trouble = "its address is not known"
         self._tasks = [
-            tasks.keep(self._converse, f"migration control: {uid}"),
-            tasks.start(self._watch(), f"migration guest: {uid}"),
+            tasks.keep(self._converse, f"migration control: {self.uid}"),
+            tasks.start(self._watch(), f"migration guest: {self.uid}"),
         ]
 
     def begin(self, vmi: bytes, options: bytes) -> None:
         """Have the launcher send the guest, unless that is under way."""
         if len(self._tasks) == 2:
             self._tasks.append(tasks.start(self._depart(vmi, options), f"migration: {self.uid}"))
-
-    def report(self) -> MigrationReport:
-        """What the launcher says of this migration."""
-        state = self._launcher.state
-        report = state.migration if state else None
-        return report if report and report.uid == self.uid else MigrationReport()
 
     async def keep(self, why: str) -> None:
         """The guest stays here, so the target can let go of what it has."""

@@ -13,8 +13,12 @@ import posixpath
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
+from virtfleet.api.names import MIGRATION_INTERFACE
 from virtfleet.handler.migration.links import GREETING, Identity, Link, LinkError, Purpose, Word
 from virtfleet.handler.migration.relay import Relay
 from virtfleet.handler.pods import files as podfiles
@@ -22,6 +26,7 @@ from virtfleet.protocol.channels import Channel, Line, Packet, close_aside
 from virtfleet.protocol.messages import CHANNELS_SOCKET
 from virtfleet.protocol.wire import WireError
 from virtfleet.work import tasks
+from virtfleet.work.commands import CommandError, run
 
 logger = logging.getLogger(__name__)
 
@@ -67,31 +72,32 @@ class Relays:
             self._loop.call_soon_threadsafe(self._running.discard, relay)
 
 
+@dataclass(eq=False)
 class Incoming:
     """A guest on its way here. `changed` is called when the source says something new."""
 
-    def __init__(
-        self, uid: str, pod: Path, document: str, changed: Callable[[], None], *, plain: bool, by_itself: bool = False
-    ) -> None:
-        self.uid = uid
-        self.plain = plain
-        """Whether the migration's settings switch encryption off."""
-        self.by_itself = by_itself
-        """Whether libvirt lets the guest run as soon as all of it is here, because post-copy is allowed."""
-        self.source_ended = False
-        self.source_keeps = ""
-        self.arriving = asyncio.Lock()
-        self.arrived = False
-        """Whether the guest has been let run here."""
-        self._pod = pod
-        self._said = Word(document=document)
-        self._changed = changed
-        self._relays = Relays(f"migration {uid}")
-        self._control: Link | None = None
+    uid: str
+    pod: Path
+    document: str
+    changed: Callable[[], None]
+    plain: bool
+    """Whether the migration's settings switch encryption off."""
+    by_itself: bool = False
+    """Whether libvirt lets the guest run as soon as all of it is here, because post-copy is allowed."""
+    source_ended: bool = False
+    source_keeps: str = ""
+    arriving: asyncio.Lock = field(default_factory=asyncio.Lock)
+    arrived: bool = False
+    """Whether the guest has been let run here."""
+    _control: Link | None = None
+
+    def __post_init__(self) -> None:
+        self._said = Word(document=self.document)
+        self._relays = Relays(f"migration {self.uid}")
 
     async def say(self, *, complete: bool = False, running: bool = False) -> None:
         """Tell the source, now and whenever it calls again."""
-        word = Word(document=self._said.document, complete=complete, running=running)
+        word = Word(document=self.document, complete=complete, running=running)
         if word == self._said:
             return
         self._said = word
@@ -108,7 +114,7 @@ class Incoming:
             raise LinkError(f"it has {MOST_CONNECTIONS} connections")
         else:
             channel = Channel(purpose.value)
-            self._relays.begin(link, await dial(self._pod, channel), channel)
+            self._relays.begin(link, await dial(self.pod, channel), channel)
 
     def close(self) -> None:
         self._relays.stop()
@@ -125,9 +131,19 @@ class Incoming:
                 word = await link.word()
                 self.source_ended = self.source_ended or word.source_ended
                 self.source_keeps = self.source_keeps or word.source_keeps
-                self._changed()
+                self.changed()
         finally:
             self._control = None
+
+
+async def dedicated_address(interface: str = MIGRATION_INTERFACE) -> str:
+    """This handler's address on the network that migrations have for themselves, where Multus put it on one."""
+    try:
+        links = msgspec.json.decode(await run("ip", "-json", "addr", "show", "dev", interface))
+    except CommandError:
+        return ""  # there is no such interface
+    addresses = (each for link in links for each in link.get("addr_info", ()))
+    return next((each["local"] for each in addresses if each.get("scope") == "global"), "")
 
 
 async def dial(pod: Path, channel: Channel) -> socket.socket:
@@ -193,45 +209,38 @@ class ChannelsOut:
         self._relays.begin(link, near, channel)
 
 
+@dataclass
 class Proxy:
     """Listens on `address` for all migrations to this node, and connects for those that leave it."""
 
-    def __init__(
-        self, identity: Identity, address: str, *, host: str = "", port: int = 0, dedicated: bool = False
-    ) -> None:
-        self.address = address
-        """Where other nodes reach it."""
-        self.dedicated = dedicated
-        """Whether that is on the network that migrations have for themselves."""
-        self.port = 0
-        self.refuses = False
-        """Whether this handler ends, and takes no new migration."""
-        self.identity = identity
-        self._host = host or ("::" if ":" in address else "0.0.0.0")
-        self._wanted_port = port
-        self._incoming: dict[str, Incoming] = {}
-        self._greeting = tasks.Owned()
-        self._listener: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
+    identity: Identity
+    address: str
+    """Where other nodes reach it."""
+    host: str = ""
+    port: int = 0
+    """The one to listen on, 0 for any that is free; then the one that it listens on."""
+    dedicated: bool = False
+    """Whether the address is on the network that migrations have for themselves."""
+    refuses: bool = field(default=False, init=False)
+    """Whether this handler ends, and takes no new migration."""
+    _incoming: dict[str, Incoming] = field(default_factory=dict, init=False)
+    _greeting: tasks.Owned = field(default_factory=tasks.Owned, init=False)
+    _accepting: asyncio.Task[None] | None = field(default=None, init=False)
 
     def listen(self) -> None:
-        if self._listener is None:
-            family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-            self._listener = socket.create_server(
-                (self._host, self._wanted_port), family=family, backlog=_MOST_STRANGERS
-            )
-            self._listener.setblocking(False)
-            self.port = self._listener.getsockname()[1]
-            self._accepting = tasks.start(self._accept(self._listener), "migrations: listener")
+        if self._accepting is None:
+            host = self.host or ("::" if ":" in self.address else "0.0.0.0")
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            listener = socket.create_server((host, self.port), family=family, backlog=_MOST_STRANGERS)
+            listener.setblocking(False)
+            self.port = listener.getsockname()[1]
+            self._accepting = tasks.start(self._accept(listener), "migrations: listener")
 
     def close(self) -> None:
         if self._accepting:
             self._accepting.cancel()
         for uid in [*self._incoming]:
             self.forget(uid)
-
-    def incoming(self, uid: str) -> Incoming | None:
-        return self._incoming.get(uid)
 
     def expect(self, incoming: Incoming) -> None:
         self.listen()
@@ -240,9 +249,6 @@ class Proxy:
     def forget(self, uid: str) -> None:
         if incoming := self._incoming.pop(uid, None):
             incoming.close()
-
-    def busy(self) -> bool:
-        return bool(self._incoming)
 
     async def _accept(self, listener: socket.socket) -> None:
         with listener:

@@ -1,10 +1,10 @@
-"""The guest's network on this node: set up inside the Pod, and what guest, launcher and status hear of it."""
+"""The guest's network on this node: what a VMI wants of it, set up inside the Pod, and what of it is told to whom."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_interface, ip_network
 from pathlib import Path
@@ -12,10 +12,13 @@ from pathlib import Path
 import msgspec
 
 from virtfleet.api import traits
-from virtfleet.api.addresses import plain_ip
-from virtfleet.api.networks import DHCPOptions
+from virtfleet.api.addresses import guest_network, plain_ip
+from virtfleet.api.networks import DHCPOptions, Interface, Network
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import abi, interfaces
 from virtfleet.handler.network.plan import (
+    GUESTS,
+    GUESTS6,
     PRIMARY,
     InterfaceRequest,
     Link,
@@ -25,9 +28,9 @@ from virtfleet.handler.network.plan import (
     guest_address,
 )
 from virtfleet.handler.network.setup import Order
-from virtfleet.handler.network.wanted import requests
 from virtfleet.handler.pods.process import PodProcess
 from virtfleet.kube import confined
+from virtfleet.pods.networks import pod_interface
 from virtfleet.protocol.messages import Lease, Lease6
 from virtfleet.work.commands import CommandError, python, run
 
@@ -45,6 +48,9 @@ class Resolver(msgspec.Struct, frozen=True):
     search: list[str] = []
 
 
+_NO_RESOLVER = Resolver()
+
+
 class Wired(msgspec.Struct, frozen=True, kw_only=True):
     """One interface as it is set up."""
 
@@ -60,33 +66,67 @@ class Wired(msgspec.Struct, frozen=True, kw_only=True):
     queues: int
 
 
-def wired(
-    vmi: VMI,
-    links: Mapping[str, Link],
-    resolver: Resolver = Resolver(),  # noqa: B008 (it is immutable)
-) -> list[Wired]:
+def requests(vmi: VMI, *, absent: bool = False) -> list[InterfaceRequest]:
+    """The interfaces that are connected through the Pod's network namespace. Raises ValueError where one cannot be.
+
+    With `absent`, those that are to go.
+    """
+    networks = {network.name: network for network in vmi.spec.networks}
+    going = [i for i in vmi.spec.domain.devices.interfaces if i.state == "absent" and i.name in networks]
+    return [
+        _request(vmi, interface, networks[interface.name])
+        for interface in (going if absent else interfaces.present(vmi))
+        if interface.masquerade or interface.bridge
+    ]
+
+
+def _request(vmi: VMI, interface: Interface, network: Network) -> InterfaceRequest:
+    secondary = network.multus is not None and not network.multus.default
+    pod = network.pod
+    masquerade = interface.masquerade is not None
+    # A guest in the Pod's place has the Pod's address, each time another one. Elsewhere it keeps what it had first.
+    kept = abi.mac(vmi, interface.name) if masquerade else abi.recorded_mac(vmi, interface.name) if secondary else ""
+    return InterfaceRequest(
+        name=interface.name,
+        link=pod_interface(network.name) if secondary else PRIMARY,
+        masquerade=masquerade,
+        mac=interfaces.plain_mac(interface.mac_address) or kept,
+        guests=_guests(network.name, "vmNetworkCIDR", 4, (pod.vm_network_cidr if pod else "") or GUESTS),
+        guests6=_guests(network.name, "vmIPv6NetworkCIDR", 6, (pod.vm_ipv6_network_cidr if pod else "") or GUESTS6),
+        ports=[
+            *(((p.protocol or "tcp").lower(), p.port, p.port) for p in interface.ports if p.port is not None),
+            *((p.protocol.lower(), p.start, p.end) for p in interface.port_ranges if p.start and p.end),
+        ],
+        queues=interfaces.queues(vmi, interface),
+    )
+
+
+def _guests(name: str, field: str, version: int, text: str) -> str:
+    """A private network of guests. One that admission would refuse may have been written before there was a check."""
+    try:
+        return str(guest_network(text, version))
+    except ValueError as error:
+        raise ValueError(f"spec.networks[{name}].pod.{field}: {error}") from None
+
+
+def wired(vmi: VMI, links: Mapping[str, Link], resolver: Resolver = _NO_RESOLVER) -> list[Wired]:
     """What came of the VMI's interfaces, as far as the Pod has them. Pure."""
     options = {i.name: i.dhcp_options for i in vmi.spec.domain.devices.interfaces}
-    interfaces = []
-    for nic in (*requests(vmi), *requests(vmi, absent=True)):
-        if nic.link not in links:
-            continue
-        link = links[nic.link]
-        lease = _lease(nic, link, resolver, options[nic.name], traits.hostname(vmi))
-        interfaces.append(
-            Wired(
-                name=nic.name,
-                mac=nic.mac or link.mac,
-                tap=nic.tap,
-                bridge=nic.bridge,
-                link=nic.link,
-                addresses=[a.partition("/")[0] for a in link.addresses],
-                lease=lease,
-                lease6=_lease6(nic, link, resolver),
-                queues=nic.queues,
-            )
+    return [
+        Wired(
+            name=nic.name,
+            mac=nic.mac or link.mac,
+            tap=nic.tap,
+            bridge=nic.bridge,
+            link=nic.link,
+            addresses=[a.partition("/")[0] for a in link.addresses],
+            lease=_lease(nic, link, resolver, options[nic.name], traits.hostname(vmi)),
+            lease6=_lease6(nic, link, resolver),
+            queues=nic.queues,
         )
-    return interfaces
+        for nic in (*requests(vmi), *requests(vmi, absent=True))
+        if (link := links.get(nic.link))
+    ]
 
 
 def _lease(
@@ -195,7 +235,7 @@ class Networks:
         self._directory = directory
         self._helpers = asyncio.Semaphore(os.cpu_count() or 1)  # more at once would only make each slower
 
-    async def set_up(self, pod: str, process: PodProcess, vmi: VMI, only: Collection[str] | None = None) -> list[Wired]:
+    async def set_up(self, process: PodProcess, vmi: VMI, only: Collection[str] | None = None) -> list[Wired]:
         """Set the VMI's interfaces up in the Pod in which `process` runs, or some of them; may be repeated."""
         try:
             wanted = [nic for nic in requests(vmi) if only is None or nic.name in only]
@@ -203,28 +243,31 @@ class Networks:
             raise NetworkError(str(error)) from None
         if not wanted:
             return []
-        links = await self._order(process, Order(wanted, str(self._memory(pod).absolute())))
+        links = await self._order(process, wanted)
         return wired(vmi, links, self._resolver(process))
 
-    async def take_down(self, pod: str, process: PodProcess, vmi: VMI, domain: Collection[str]) -> list[str]:
+    async def take_down(self, process: PodProcess, vmi: VMI, domain: Collection[str]) -> list[str]:
         """Give the Pod back what is to go and the domain has not any more; the answer is what the domain still has.
 
         `domain` are the hardware addresses of its interfaces.
         """
         going = {nic.name: nic for nic in requests(vmi, absent=True)}
-        there = {w.name: w for w in self.known(pod, process, vmi) if w.name in going} if going else {}
+        there = {w.name: w for w in self.known(process.pod, process, vmi) if w.name in going} if going else {}
         free = [going[name] for name, w in there.items() if w.mac not in domain]
         if free:
-            await self._order(process, Order([], str(self._memory(pod).absolute()), free))
+            await self._order(process, [], free)
         return [name for name, w in there.items() if w.mac in domain]
 
-    async def _order(self, process: PodProcess, order: Order) -> dict[str, Link]:
+    async def _order(
+        self, process: PodProcess, wanted: list[InterfaceRequest], undo: Sequence[InterfaceRequest] = ()
+    ) -> dict[str, Link]:
         """Have something done in the Pod's namespace; the answer is what its interfaces were at first."""
-        helper = python("virtfleet.handler.network.setup")
+        order = Order(wanted, str(self._memory(process.pod).absolute()), [*undo])
         with process.namespace("net") as namespace:
+            enter = "nsenter", f"--net=/proc/{os.getpid()}/fd/{namespace}", *python("virtfleet.handler.network.setup")
             async with self._helpers:
                 try:
-                    out = await run("nsenter", f"--net={namespace}", *helper, feed=msgspec.json.encode(order))
+                    out = await run(*enter, feed=msgspec.json.encode(order))
                 except CommandError as error:
                     raise NetworkError(f"the network could not be set up: {error}") from None
         return msgspec.json.decode(out, type=dict[str, Link])
@@ -245,10 +288,7 @@ class Networks:
 
     @staticmethod
     def _resolver(process: PodProcess | None) -> Resolver:
-        if process is None:
-            return Resolver()
-        try:
-            with process.opened("etc/resolv.conf", confined.READ) as file:
+        if process:
+            with suppress(OSError), process.opened("etc/resolv.conf", confined.READ) as file:
                 return resolver(confined.read_file(file, _LONGEST_RESOLVER).decode(errors="replace"))
-        except OSError:
-            return Resolver()
+        return _NO_RESOLVER

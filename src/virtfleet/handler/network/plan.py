@@ -80,15 +80,15 @@ class InterfaceRequest(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.suffix}-nic"
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Plan(msgspec.Struct):
     """What is to be done inside the namespace."""
 
-    commands: list[str]
+    commands: list[str] = []
     """Of `ip`, in this order."""
-    sysctls: dict[str, str]
-    rules: str
+    sysctls: dict[str, str] = {}
+    rules: str = ""
     """Of `nft`; they replace those of before."""
-    bridges: list[str]
+    bridges: list[str] = []
     """Their checksums are computed at once, because guests' DHCP clients look at packets before the kernel does."""
     routers: list[str] = []
     """Bridges that are the guest's router by IPv6, which somebody has to tell it."""
@@ -96,24 +96,20 @@ class Plan(msgspec.Struct, frozen=True):
 
 def plan(wanted: Iterable[InterfaceRequest], links: Mapping[str, Link], present: Collection[str]) -> Plan:
     """The plan. `links` are the Pod's interfaces as they were at first, `present` the names of those there are now."""
-    commands: list[str] = []
-    sysctls: dict[str, str] = {}
-    rules: list[str] = []
-    bridges: list[str] = []
-    routers: list[str] = []
+    made = Plan()
     for nic in wanted:
         link = links[nic.link]
-        commands += _bridge(nic, link, present)
-        commands += _masquerade(nic, link) if nic.masquerade else _take_over(nic, link, present)
-        bridges.append(nic.bridge)
+        made.commands += _bridge(nic, link, present)
+        made.bridges.append(nic.bridge)
         if nic.masquerade:
-            sysctls |= _forwarding(nic, link)
-            rules.append(_translation(nic, link))
-            routers += [nic.bridge] if link.address(6) else []
+            for network in map(ip_network, (nic.guests, nic.guests6)):
+                if link.address(network.version):  # the Pod is of this family
+                    _masquerade(nic, network, made)
         else:
+            made.commands += _take_over(nic, link, present)
             # The Pod must not answer for the address that is the guest's now.
-            sysctls[f"net/ipv4/conf/{nic.bridge}/arp_ignore"] = "1"
-    return Plan(commands, sysctls, "".join(rules), bridges, routers)
+            made.sysctls[f"net/ipv4/conf/{nic.bridge}/arp_ignore"] = "1"
+    return made
 
 
 def _bridge(nic: InterfaceRequest, link: Link, present: Collection[str]) -> list[str]:
@@ -140,31 +136,17 @@ def gateway_address(network: IPv4Network | IPv6Network) -> str:
     return str(network[1])
 
 
-def _networks(nic: InterfaceRequest, link: Link) -> list[IPv4Network | IPv6Network]:
-    """The guest's private networks, of the families that the Pod has."""
-    return [ip_network(n) for n in (nic.guests, nic.guests6) if link.address(ip_network(n).version)]
-
-
-def _masquerade(nic: InterfaceRequest, link: Link) -> list[str]:
-    return [
-        f"addr replace {gateway_address(n)}/{n.prefixlen} dev {nic.bridge}{' nodad' if n.version == 6 else ''}"
-        for n in _networks(nic, link)
-    ]
-
-
-def _forwarding(nic: InterfaceRequest, link: Link) -> dict[str, str]:
-    sysctls: dict[str, str] = {}
-    for network in _networks(nic, link):
-        if network.version == 4:
-            # The second one lets what the Pod sends to itself reach the guest.
-            sysctls |= {"net/ipv4/ip_forward": "1", f"net/ipv4/conf/{nic.bridge}/route_localnet": "1"}
-        else:
-            sysctls["net/ipv6/conf/all/forwarding"] = "1"
-    return sysctls
-
-
-def _translation(nic: InterfaceRequest, link: Link) -> str:
-    return "".join(_rules(nic, network) for network in _networks(nic, link))
+def _masquerade(nic: InterfaceRequest, network: IPv4Network | IPv6Network, made: Plan) -> None:
+    address = f"addr replace {gateway_address(network)}/{network.prefixlen} dev {nic.bridge}"
+    if network.version == 4:
+        made.commands.append(address)
+        # The second one lets what the Pod sends to itself reach the guest.
+        made.sysctls |= {"net/ipv4/ip_forward": "1", f"net/ipv4/conf/{nic.bridge}/route_localnet": "1"}
+    else:
+        made.commands.append(f"{address} nodad")
+        made.sysctls["net/ipv6/conf/all/forwarding"] = "1"
+        made.routers.append(nic.bridge)
+    made.rules += _rules(nic, network)
 
 
 def _rules(nic: InterfaceRequest, network: IPv4Network | IPv6Network) -> str:
@@ -211,11 +193,7 @@ def _take_over(nic: InterfaceRequest, link: Link, present: Collection[str]) -> l
 
     That one is a bridge without ports, because not every kernel has dummy interfaces.
     """
-    rename = [
-        f"link set {nic.link} down",
-        f"link set {nic.link} name {nic.moved}",
-        f"link add {nic.link} type bridge",
-    ]
+    rename = [f"link set {nic.link} down", f"link set {nic.link} name {nic.moved}", f"link add {nic.link} type bridge"]
     return [
         *(rename if nic.moved not in present else [] if nic.link in present else rename[2:]),
         f"addr flush dev {nic.moved}",
@@ -247,7 +225,4 @@ def undo(nic: InterfaceRequest, link: Link, present: Mapping[str, str]) -> list[
         *(f"addr replace {address} dev {nic.link}" for address in link.addresses),
     ]
     made = [name for name in (nic.tap, nic.bridge) if name in present]
-    return [
-        *(f"link delete dev {name}" for name in (*held, *made)),
-        *(back if nic.moved in present else []),
-    ]
+    return [*(f"link delete dev {name}" for name in (*held, *made)), *(back if nic.moved in present else [])]

@@ -35,49 +35,25 @@ class Order(msgspec.Struct, frozen=True):
     """What is to be as it was before."""
 
 
-class _Address(msgspec.Struct):
-    local: str = ""
-    prefixlen: int = 0
-    scope: str = ""
-
-
-class _Info(msgspec.Struct, frozen=True):
-    info_kind: str = ""
-
-
-class _Link(msgspec.Struct):
-    ifname: str
-    linkinfo: _Info = _Info()
-    address: str = ""
-    mtu: int = 1500
-    addr_info: list[_Address] = []
-
-
-class _Route(msgspec.Struct):
-    dst: str
-    dev: str = ""
-    gateway: str = ""
-
-
 def inspect() -> tuple[dict[str, Link], dict[str, str]]:
     """The interfaces of this namespace, and of which kind they are."""
-    links = msgspec.json.decode(_run("ip", "-json", "-details", "addr", "show"), type=list[_Link])
-    routes = msgspec.json.decode(_run("ip", "-json", "-4", "route", "show") or b"[]", type=list[_Route])
-    found = {
-        link.ifname: Link(
-            link.ifname,
-            link.address,
-            link.mtu,
-            [f"{a.local}/{a.prefixlen}" for a in link.addr_info if a.scope == "global"],
-            [
-                Route("0.0.0.0/0" if r.dst == "default" else r.dst if "/" in r.dst else f"{r.dst}/32", r.gateway)
-                for r in routes
-                if r.dev == link.ifname
-            ],
+    links = msgspec.json.decode(_run("ip", "-json", "-details", "addr", "show"))
+    routes = msgspec.json.decode(_run("ip", "-json", "-4", "route", "show") or b"[]")
+    found = {}
+    for link in links:
+        name, addresses = link["ifname"], link.get("addr_info", ())
+        found[name] = Link(
+            name,
+            link.get("address", ""),
+            link.get("mtu", 1500),
+            [f"{a['local']}/{a['prefixlen']}" for a in addresses if a.get("scope") == "global"],
+            [Route(_network(r["dst"]), r.get("gateway", "")) for r in routes if r.get("dev") == name],
         )
-        for link in links
-    }
-    return found, {link.ifname: link.linkinfo.info_kind for link in links}
+    return found, {link["ifname"]: link.get("linkinfo", {}).get("info_kind", "") for link in links}
+
+
+def _network(dst: str) -> str:
+    return "0.0.0.0/0" if dst == "default" else dst if "/" in dst else f"{dst}/32"
 
 
 def first_state(memory: Path, now: dict[str, Link], wanted: Iterable[str]) -> dict[str, Link]:
@@ -138,7 +114,7 @@ def main() -> int:
         carry_out(plan(order.requests, first, now.keys()))
         for nic in order.undo:
             if nic.link in first:
-                carry_out(Plan(undo(nic, first[nic.link], kinds), {}, "", []))
+                carry_out(Plan(undo(nic, first[nic.link], kinds)))
                 del first[nic.link]
                 remember(Path(order.memory), first)
     except OSError as error:

@@ -11,6 +11,8 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
@@ -31,13 +33,12 @@ _FAREWELL = 5.0
 
 def sign(schedulable: bool, static_cpus: bool, now: float) -> Obj:
     """The merge patch of the Node."""
-    said = {True: "true", False: "false"}
     return {
         "metadata": {
             "labels": {
-                names.SCHEDULABLE: said[schedulable],
-                names.CPU_MANAGER: said[static_cpus],
-                names.DEPRECATED_CPU_MANAGER: said[static_cpus],
+                names.SCHEDULABLE: str(schedulable).lower(),
+                names.CPU_MANAGER: str(static_cpus).lower(),
+                names.DEPRECATED_CPU_MANAGER: str(static_cpus).lower(),
             },
             "annotations": {
                 names.HANDLER_HEARTBEAT: times.timestamp(now),
@@ -54,32 +55,20 @@ def not_schedulable() -> Obj:
 
 def static_cpus(state: Path) -> bool:
     """Whether the kubelet gives Pods CPUs of their own, by its checkpoint."""
-    try:
+    with suppress(OSError, orjson.JSONDecodeError):
         return bool(orjson.loads(state.read_bytes()).get("policyName") == "static")
-    except (OSError, orjson.JSONDecodeError):
-        return False
+    return False
 
 
+@dataclass
 class Heartbeat:
     """`ready` says whether this node can run VMs; `changed` may be called whenever its answer is a new one."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        node: str,
-        ready: Callable[[], bool],
-        cpu_manager_state: Path,
-        *,
-        period: tuple[float, float] = PERIOD,
-        patience: float = PATIENCE,
-    ) -> None:
-        self._api = api
-        self._node = node
-        self._ready = ready
-        self._cpu_manager_state = cpu_manager_state
-        self._period = period
-        self._patience = patience
-        self._news = asyncio.Event()
+    api: KubeApi
+    node: str
+    ready: Callable[[], bool]
+    cpu_manager_state: Path
+    _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def changed(self) -> None:
         self._news.set()
@@ -88,31 +77,26 @@ class Heartbeat:
         """Give signs of life until cancelled; the last one says that no VM shall come."""
         await self._write(not_schedulable())
         try:
-            await self._until_ready()
+            deadline = time.monotonic() + PATIENCE
+            while not self.ready() and (left := deadline - time.monotonic()) > 0:
+                self._news.clear()
+                await self._wait(left)
             while True:
                 self._news.clear()
-                await self._write(sign(self._ready(), static_cpus(self._cpu_manager_state), time.time()))
-                await self._wait(random.uniform(*self._period))
+                await self._write(sign(self.ready(), static_cpus(self.cpu_manager_state), time.time()))
+                await self._wait(random.uniform(*PERIOD))
         finally:
             await self._say_goodbye()
 
-    async def _until_ready(self) -> None:
-        deadline = time.monotonic() + self._patience
-        while not self._ready() and (left := deadline - time.monotonic()) > 0:
-            self._news.clear()
-            await self._wait(left)
-
     async def _wait(self, seconds: float) -> None:
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), seconds)
-        except TimeoutError:
-            return
 
     async def _write(self, patch: Obj) -> None:
         backoff = Backoff(0.5, 15.0)
         while True:
             try:
-                await self._api.patch(NODES, self._node, patch)
+                await self.api.patch(NODES, self.node, patch)
                 return
             except ApiError as error:
                 logger.warning("the sign of life was not taken: %s", error.message)
@@ -120,6 +104,6 @@ class Heartbeat:
 
     async def _say_goodbye(self) -> None:
         try:
-            await asyncio.wait_for(self._api.patch(NODES, self._node, not_schedulable()), _FAREWELL)
+            await asyncio.wait_for(self.api.patch(NODES, self.node, not_schedulable()), _FAREWELL)
         except (ApiError, TimeoutError) as error:
             logger.warning("the node could not be marked unschedulable: %s", error)

@@ -73,46 +73,36 @@ def read(directory: Path) -> Facts:
 def labels(facts: Facts, obsolete: Collection[str] = OBSOLETE_MODELS) -> dict[str, str]:
     """The labels that follow from the facts."""
     host, guests = ET.fromstring(facts.capabilities), ET.fromstring(facts.domain_capabilities)
+    usable = _texts(guests, "cpu/mode[@name='custom']/model[@usable='yes']")
+    models = [model for model in usable if model.removesuffix("-v1") not in obsolete]
+    host_model = [*_texts(guests, "cpu/mode[@name='host-model']/model")]
+    required = [*_named(guests, "cpu/mode[@name='host-model']/feature[@policy='require']")]
     wanted: dict[str, str] = {}
     for prefix, values in (
-        (names.CPU_MODEL, _models(guests, obsolete)),
-        (names.CPU_MODEL_MIGRATION, [*_models(guests, obsolete), *_host_model(guests)]),
-        (names.CPU_FEATURE, {*_features(guests), *_named(host, "host/cpu/feature")}),
+        (names.CPU_MODEL, models),
+        (names.CPU_MODEL_MIGRATION, [*models, *host_model]),
+        (names.CPU_FEATURE, {*required, *_named(host, "host/cpu/feature")}),
         (names.CPU_VENDOR, _texts(guests, "cpu/mode[@name='host-model']/vendor")),
-        (names.HOST_MODEL_CPU, _host_model(guests)),
-        (names.HOST_MODEL_REQUIRED_FEATURES, _features(guests)),
+        (names.HOST_MODEL_CPU, host_model),
+        (names.HOST_MODEL_REQUIRED_FEATURES, required),
         (names.HYPERV, _texts(guests, "features/hyperv[@supported='yes']/enum[@name='features']/value")),
         (names.MACHINE_TYPE, set(_texts(host, "guest/arch/machine"))),
         (names.HYPERVISOR_WORKS, [name for name, trouble in facts.hypervisors.items() if not trouble]),
     ):
         wanted |= {prefix + value: "true" for value in values if _LABEL_NAME.fullmatch(value)}
     wanted |= _timers(host)
-    outdated = any(model in obsolete for model in _host_model(guests))
+    outdated = any(model in obsolete for model in host_model)
     present = {names.REALTIME: facts.realtime, names.OBSOLETE_HOST_MODEL: outdated, **_confidential(guests)}
     return wanted | {label: "true" for label, holds in present.items() if holds}
-
-
-def _models(guests: ET.Element, obsolete: Collection[str]) -> list[str]:
-    usable = _texts(guests, "cpu/mode[@name='custom']/model[@usable='yes']")
-    return [model for model in usable if model.removesuffix("-v1") not in obsolete]
-
-
-def _host_model(guests: ET.Element) -> list[str]:
-    return [*_texts(guests, "cpu/mode[@name='host-model']/model")]
-
-
-def _features(guests: ET.Element) -> list[str]:
-    return [*_named(guests, "cpu/mode[@name='host-model']/feature[@policy='require']")]
 
 
 def _timers(host: ET.Element) -> dict[str, str]:
     counter = host.find("host/cpu/counter[@name='tsc']")
     if counter is None:
         return {}
-    scalable = "true" if counter.get("scaling") == "yes" else "false"
     return {
         f"{names.CPU_TIMER}tsc-frequency": counter.get("frequency", "0"),
-        f"{names.CPU_TIMER}tsc-scalable": scalable,
+        f"{names.CPU_TIMER}tsc-scalable": "true" if counter.get("scaling") == "yes" else "false",
     }
 
 
@@ -180,10 +170,10 @@ class Labeller:
         if SKIP in (metadata.get("annotations") or {}):
             return
         change = patch(metadata.get("labels") or {}, self._wanted())
-        if change:
-            await self._api.patch(NODES, self._node, change)
-        if change and change["metadata"]["labels"].get(names.OBSOLETE_HOST_MODEL):
+        if not change:
+            return
+        await self._api.patch(NODES, self._node, change)
+        if change["metadata"]["labels"].get(names.OBSOLETE_HOST_MODEL):
             what = "The CPU model of this node is in obsoleteCPUModels: VMs with the model host-model do not come here"
-            self._recorder.warning(
-                Reference(NODES.api_version, NODES.kind, "", self._node, metadata["uid"]), _OBSOLETE, what
-            )
+            node = Reference(NODES.api_version, NODES.kind, "", self._node, metadata["uid"])
+            self._recorder.warning(node, _OBSOLETE, what)

@@ -10,6 +10,7 @@ import asyncio
 import fcntl
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -42,10 +43,9 @@ class NodeLock:
 
     def holder(self) -> str:
         """Who wrote its name into the lock last."""
-        try:
+        with suppress(OSError):
             return self._path.read_text()
-        except OSError:
-            return ""
+        return ""
 
     def release(self) -> None:
         if self._file is not None:

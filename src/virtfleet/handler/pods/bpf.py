@@ -7,9 +7,10 @@ import errno
 import os
 import platform
 import struct
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
+
+from virtfleet.kube.confined import closing
 
 _BPF = {"x86_64": 321, "aarch64": 280, "s390x": 351, "ppc64le": 361, "riscv64": 280}
 _LOAD, _ATTACH, _OPEN, _INFO, _QUERY = 5, 8, 13, 15, 16
@@ -39,7 +40,7 @@ def instructions(number: int) -> bytes:
         return content.raw[:size]
 
 
-def load(program: bytes) -> int:
+def _load(program: bytes) -> int:
     """A descriptor of a new program for devices; the kernel refuses what could do harm."""
     content, license_ = ctypes.create_string_buffer(program, len(program)), ctypes.create_string_buffer(_LICENSE)
     request = struct.pack(
@@ -48,15 +49,9 @@ def load(program: bytes) -> int:
     return _bpf(_LOAD, request)
 
 
-def attach(group: Path, program: bytes) -> None:
-    """One more program; all that are attached must allow a device."""
-    with _opened(group) as directory, _closing(load(program)) as new:
-        _bpf(_ATTACH, struct.pack("=IIIII", directory, new, _DEVICE, _ALLOW_MULTI, 0))
-
-
 def replace(group: Path, number: int, program: bytes) -> None:
     """Another program in the place of an attached one, with no moment between them."""
-    with _opened(group) as directory, _program(number) as old, _closing(load(program)) as new:
+    with _opened(group) as directory, _program(number) as old, closing(_load(program)) as new:
         flags = _query(directory)[0]
         if flags & _ALLOW_MULTI:
             flags |= _REPLACE
@@ -92,17 +87,9 @@ def _bpf(command: int, request: bytes | bytearray) -> int:
     return answer
 
 
-@contextmanager
-def _closing(fd: int) -> Iterator[int]:
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
 def _opened(group: Path) -> AbstractContextManager[int]:
-    return _closing(os.open(group, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    return closing(os.open(group, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
 def _program(number: int) -> AbstractContextManager[int]:
-    return _closing(_bpf(_OPEN, struct.pack("=III", number, 0, 0)))
+    return closing(_bpf(_OPEN, struct.pack("=III", number, 0, 0)))

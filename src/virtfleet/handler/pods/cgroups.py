@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,25 +37,21 @@ class ControlGroup:
     def directory(self, controller: str) -> Path | None:
         """Where a controller of version 1 has the group; None where version 2 has that controller."""
         path = self._paths.get(controller)
-        if path is None:
-            return None
-        return self._root / controller / path.lstrip("/")
+        return None if path is None else self._root / controller / path.lstrip("/")
 
     def allow(self, device: str) -> None:
         """Allow a device, as in "c 10:232 rwm"."""
-        directory = self.directory("devices")
-        if directory is not None:
-            (directory / "devices.allow").write_text(device)
-        else:
-            _allow(self._unified, Device.parse(device))
+        self._tell("devices.allow", device, _allow)
 
     def deny(self, device: str) -> None:
         """Take back that a device is allowed."""
-        directory = self.directory("devices")
-        if directory is not None:
-            (directory / "devices.deny").write_text(device)
+        self._tell("devices.deny", device, _deny)
+
+    def _tell(self, file: str, device: str, otherwise: Callable[[Path, Device], None]) -> None:
+        if directory := self.directory("devices"):
+            (directory / file).write_text(device)
         else:
-            _deny(self._unified, Device.parse(device))
+            otherwise(self._unified, Device.parse(device))
 
     def processes(self) -> list[int]:
         """The processes of the group."""

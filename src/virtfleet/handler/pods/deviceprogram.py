@@ -19,7 +19,7 @@ _KINDS: Final = {"b": 1, "c": 2}
 _ACCESS: Final = {"m": 1, "r": 2, "w": 4}
 _KIND_AND_ACCESS, _MAJOR, _MINOR = 0, 4, 8  # where a program finds them, from register 1 on
 
-_LOAD, _EXIT, _JUMP, _CALL = 0x61, 0x95, 0x05, 0x85
+_LOAD, _EXIT, _JUMP, _CALL, _WIDE = 0x61, 0x95, 0x05, 0x85, 0x18
 _AND32, _SHIFT32, _SET32, _COPY32 = 0x54, 0x74, 0xB4, 0xBC
 _UNEQUAL = 0x55
 _WORD = 0xFFFFFFFF
@@ -90,25 +90,23 @@ def allowing(device: Device, program: bytes) -> bytes:
 
 def without(device: Device, program: bytes) -> bytes:
     """The program without what `allowing` put in front of it for this device. Anything else stays as it is."""
-    size, ours = len(allowing(device, b"")) - len(_YES), allowing(device, b"").removesuffix(_YES)
-    at = 0
-    while at + size <= len(program) and _is_ours(program[at : at + size]):
-        if program[at : at + size] == ours:
-            return program[:at] + program[at + size :]
-        at += size
+    ours = allowing(device, b"").removesuffix(_YES)
+    for at in range(0, len(program), len(ours)):
+        block = program[at : at + len(ours)]
+        if block == ours:
+            return program[:at] + program[at + len(ours) :]
+        if _codes(block) != _codes(ours):  # of whichever device
+            break
     return program
-
-
-def _is_ours(block: bytes) -> bool:
-    """Whether instructions are those that allow one device, whichever it is."""
-    codes = [code for code, *_ in _INSTRUCTION.iter_unpack(block)]
-    return codes == _CHECKS
 
 
 def movable(program: bytes) -> bool:
     """Whether a program stays what it is behind others: it calls nothing, and refers to nothing in the kernel."""
-    codes = [code for code, *_ in _INSTRUCTION.iter_unpack(program)]
-    return _CALL not in codes and 0x18 not in codes
+    return not {_CALL, _WIDE}.intersection(_codes(program))
+
+
+def _codes(program: bytes) -> list[int]:
+    return [code for code, *_ in _INSTRUCTION.iter_unpack(program)]
 
 
 def permits(program: bytes, device: Device) -> bool:
@@ -153,6 +151,3 @@ def _registers(operands: int) -> tuple[int, int]:
 
 
 _YES: Final = _instruction(_SET32, 0, value=1) + _instruction(_EXIT)
-_CHECKS: Final = [
-    *(_LOAD, _COPY32, _AND32, _UNEQUAL, _SHIFT32, _AND32, _UNEQUAL, _LOAD, _UNEQUAL, _LOAD, _UNEQUAL, _SET32, _EXIT)
-]

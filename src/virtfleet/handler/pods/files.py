@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from virtfleet.kube import confined
+from virtfleet.work import sockets
 
 VOLUMES = "volumes/kubernetes.io~empty-dir"
 _LAST_WORDS = "containers/compute"
@@ -41,11 +42,8 @@ def connect(pod: Path, volume: str, *names: str, kind: int = socket.SOCK_STREAM)
         if not stat.S_ISSOCK(os.fstat(place).st_mode):
             raise PermissionError(errno.EPERM, "it is not a socket", str(pod.joinpath(VOLUMES, volume, *names)))
         connection = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
-        try:
+        with sockets.kept(connection):
             connection.connect(f"/proc/self/fd/{place}")
-        except BaseException:
-            connection.close()
-            raise
         return connection
 
 

@@ -13,17 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 from virtfleet.domain import paths
 from virtfleet.handler.devices.assigned import environment
+from virtfleet.handler.pods import mounting
 from virtfleet.handler.pods.launchers import Unresponsive
 from virtfleet.handler.pods.process import PodProcess, of_pod
 
-_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # system calls, of the same number on every architecture
-_OWN_DIRECTORIES, _MOUNTS = 0x200, 0x20000  # CLONE_FS, CLONE_NEWNS
-_CLONE, _EMPTY_PATH, _MOVE_EMPTY_PATH = 0x1, 0x1000, 0x4
+_MOUNT_SETATTR = 442  # the same on every architecture
 _READ_ONLY, _NO_SETUID, _NO_DEVICES, _NO_PROGRAMS = 0x1, 0x2, 0x4, 0x8
 _HERE = -100  # AT_FDCWD
 _MOST = 256  # a VM has no more disks
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def hand_over(launcher: PodProcess) -> None:
@@ -54,34 +51,22 @@ def _mounted(launcher: PodProcess, path: str) -> bool:
 
 
 def _bring(holder: PodProcess, launcher: PodProcess, path: str) -> None:
-    with holder.namespace("mnt") as source, launcher.namespace("mnt") as target:
-        there, here = os.open(source, os.O_RDONLY | os.O_CLOEXEC), os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+    # A thread of its own, which ends there: what it has entered, no other code of this process is ever in.
+    with holder.namespace("mnt") as there, launcher.namespace("mnt") as here, ThreadPoolExecutor(1) as once:
         try:
-            # A thread of its own, which ends there: what it has entered, no other code of this process is ever in.
-            with ThreadPoolExecutor(1) as once:
-                once.submit(_carry, there, here, path.encode()).result()
-        finally:
-            os.close(there)
-            os.close(here)
+            once.submit(_carry, there, here, path.encode()).result()
+        except OSError as error:
+            why = f"an image that a container holds cannot be mounted: {error.strerror}"
+            raise OSError(error.errno, why) from None
 
 
 def _carry(source: int, target: int, path: bytes) -> None:
     """Take the root of one mount namespace and attach it in the other, without ever reading a file of either."""
-    _check(_libc.unshare(_OWN_DIRECTORIES))
-    _check(_libc.setns(source, _MOUNTS))
-    tree = _check(_libc.syscall(_OPEN_TREE, _HERE, b"/", _CLONE | os.O_CLOEXEC))
-    try:
+    mounting.leave()
+    mounting.enter(source)
+    with mounting.copied(_HERE, b"/") as tree:
         harmless = (ctypes.c_uint64 * 4)(_READ_ONLY | _NO_SETUID | _NO_DEVICES | _NO_PROGRAMS, 0, 0, 0)
-        size = ctypes.sizeof(harmless)
-        _check(_libc.syscall(_MOUNT_SETATTR, tree, b"", _EMPTY_PATH, ctypes.byref(harmless), size))
-        _check(_libc.setns(target, _MOUNTS))
-        _check(_libc.syscall(_MOVE_MOUNT, tree, b"", _HERE, path, _MOVE_EMPTY_PATH))
-    finally:
-        os.close(tree)
-
-
-def _check(answer: int) -> int:
-    if answer < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"an image that a container holds cannot be mounted: {os.strerror(code)}")
-    return answer
+        place, size = ctypes.byref(harmless), ctypes.sizeof(harmless)
+        mounting.checked(mounting.LIBC.syscall(_MOUNT_SETATTR, tree, b"", mounting.EMPTY_PATH, place, size))
+        mounting.enter(target)
+        mounting.attach(tree, _HERE, path)

@@ -21,9 +21,9 @@ from virtfleet.handler.pods import files as podfiles
 from virtfleet.handler.pods.process import PodProcess
 from virtfleet.protocol import wire
 from virtfleet.protocol.client import Client, LauncherGone, Refused
-from virtfleet.protocol.messages import COMMAND_SOCKET, DomainState, Event, Message, Request
+from virtfleet.protocol.messages import COMMAND_SOCKET, DomainState, Event, Message, MigrationReport, Request
 from virtfleet.protocol.wire import WireError
-from virtfleet.work import tasks
+from virtfleet.work import sockets, tasks
 from virtfleet.work.pacing import Backoff
 
 logger = logging.getLogger(__name__)
@@ -53,15 +53,7 @@ class Unresponsive(Exception):
 class Launcher:
     """One launcher. `changed` is called with what happened, if anything, whenever something is new about it."""
 
-    def __init__(
-        self,
-        pod: Path,
-        changed: Callable[[Event | None], None],
-        *,
-        vmi: str = "",
-        never_came: float = NEVER_CAME,
-        answer: float = ANSWER,
-    ) -> None:
+    def __init__(self, pod: Path, changed: Callable[[Event | None], None], *, vmi: str = "") -> None:
         self.presence = Presence.COMING
         self.state: DomainState | None = None
         self.process: PodProcess | None = None
@@ -73,8 +65,6 @@ class Launcher:
         self._pod = pod
         self._changed = changed
         self._vmi = vmi
-        self._never_came = never_came
-        self._answer = answer
         self._client: Client | None = None
         self._requests: frozenset[str] | None = None
         self._following = tasks.keep(self._follow, f"launcher: pod {pod.name}")
@@ -85,12 +75,17 @@ class Launcher:
         if self._client is None:
             raise Unresponsive(f"{name}: not connected to the launcher")
         try:
-            async with asyncio.timeout(self._answer):
+            async with asyncio.timeout(ANSWER):
                 return await self._client.call(request)
         except TimeoutError:
-            raise Unresponsive(f"{name}: the launcher did not answer within {self._answer:.0f} s") from None
+            raise Unresponsive(f"{name}: the launcher did not answer within {ANSWER:.0f} s") from None
         except (LauncherGone, WireError) as error:
             raise Unresponsive(f"{name}: {error}") from None
+
+    def report(self, migration: str) -> MigrationReport:
+        """What it says of a migration."""
+        report = self.state.migration if self.state else None
+        return report if report and report.uid == migration else MigrationReport()
 
     def lacks(self, request: type[Message]) -> str:
         """Why a launcher of an earlier version cannot do what takes part in a migration; "" where it can, or may."""
@@ -121,7 +116,7 @@ class Launcher:
             except ConnectionRefusedError:
                 break
             except FileNotFoundError:
-                never_came = time.monotonic() - began > self._never_came
+                never_came = time.monotonic() - began > NEVER_CAME
                 # Where the kubelet's directory is not to be seen at all, nothing is known of any Pod.
                 removed = self._pod.parent.exists() and not self._pod.exists()
                 if self.was_here or never_came or removed or self._left_word():
@@ -141,12 +136,9 @@ class Launcher:
     async def _greet(self) -> Client:
         """Connect to the launcher of this very VMI. One of an earlier version does not name it; its place has to do."""
         connection = podfiles.connect(self._pod, _VOLUME, _SOCKET)
-        try:
+        with sockets.kept(connection):
             process = PodProcess.at(connection, self._pod.name)
             client = await Client.connect(connection)
-        except BaseException:
-            connection.close()
-            raise
         if client.vmi not in ("", self._vmi):
             await client.close()
             raise WireError(f"it says that it is the launcher of VMI {client.vmi}, and should be that of {self._vmi}")

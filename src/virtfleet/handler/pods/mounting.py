@@ -15,27 +15,26 @@ import os
 import stat
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 from virtfleet.handler.pods.process import PodProcess
 from virtfleet.kube import confined
+from virtfleet.kube.confined import closing
 
 _OPEN_TREE, _MOVE_MOUNT = 428, 429  # the same on every architecture
-_CLONE, _CLOEXEC, _EMPTY_PATH = 1, os.O_CLOEXEC, 0x1000
+_CLONE, EMPTY_PATH = 1, 0x1000
 _FROM_EMPTY_PATH, _TO_EMPTY_PATH = 0x4, 0x40
 _SHARED_ROOT, _MOUNTS = 0x200, 0x20000  # CLONE_FS and CLONE_NEWNS
 _DETACH, _NO_FOLLOW = 2, 8
 
-_libc = ctypes.CDLL(None, use_errno=True)
+LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def shown(launcher: PodProcess, directory: str) -> set[str]:
     """Names in a directory of a Pod at which something is mounted."""
-    try:
-        with launcher.opened(directory, os.O_RDONLY | os.O_DIRECTORY) as place:
-            return {name for name in os.listdir(place) if is_mount(place, name)}
-    except FileNotFoundError:
-        return set()
+    with suppress(FileNotFoundError), launcher.opened(directory, os.O_RDONLY | os.O_DIRECTORY) as place:
+        return {name for name in os.listdir(place) if is_mount(place, name)}
+    return set()
 
 
 async def show(source: int, of: PodProcess, launcher: PodProcess, directory: str, name: str) -> None:
@@ -43,61 +42,49 @@ async def show(source: int, of: PodProcess, launcher: PodProcess, directory: str
     is_directory = stat.S_ISDIR(os.fstat(source).st_mode)
 
     def work() -> None:
-        _enter(there)
-        copy = _checked(_libc.syscall(_OPEN_TREE, source, b"", _CLONE | _CLOEXEC | _EMPTY_PATH))
-        try:
-            _enter(here)
+        enter(there)
+        with copied(source) as copy:
+            enter(here)
             with suppress(FileExistsError):
                 if is_directory:
                     os.mkdir(name, 0o755, dir_fd=place)
                 else:
                     os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=place))
-            spot = confined.open_at(place, name, os.O_PATH, confined.NO_LINKS_NOR_MOUNTS)
-            try:
-                _checked(_libc.syscall(_MOVE_MOUNT, copy, b"", spot, b"", _FROM_EMPTY_PATH | _TO_EMPTY_PATH))
-            finally:
-                os.close(spot)
-        finally:
-            os.close(copy)
+            with closing(confined.open_at(place, name, os.O_PATH, confined.NO_LINKS_NOR_MOUNTS)) as spot:
+                attach(copy, spot)
 
-    there, here = of.mounts(), launcher.mounts()
-    try:
-        with launcher.opened(directory, os.O_PATH | os.O_DIRECTORY) as place:
-            await _apart(work)
-    finally:
-        os.close(there)
-        os.close(here)
+    with (
+        of.namespace("mnt") as there,
+        launcher.namespace("mnt") as here,
+        launcher.opened(directory, os.O_PATH | os.O_DIRECTORY) as place,
+    ):
+        await _apart(work)
 
 
 async def hide(launcher: PodProcess, directory: str, name: str) -> None:
     """Unmount what is shown under a name, and take its place away. May be repeated."""
 
     def work() -> None:
-        _enter(here)
+        enter(here)
         os.fchdir(place)
         while is_mount(place, name):
-            _checked(_libc.umount2(os.fsencode(name), _DETACH | _NO_FOLLOW))
+            checked(LIBC.umount2(os.fsencode(name), _DETACH | _NO_FOLLOW))
         with suppress(OSError):
             os.unlink(name, dir_fd=place)
         with suppress(OSError):
             os.rmdir(name, dir_fd=place)
 
-    here = launcher.mounts()
-    try:
-        with launcher.opened(directory, os.O_PATH | os.O_DIRECTORY) as place:
-            await _apart(work)
-    finally:
-        os.close(here)
+    with launcher.namespace("mnt") as here, launcher.opened(directory, os.O_PATH | os.O_DIRECTORY) as place:
+        await _apart(work)
 
 
 def device(launcher: PodProcess, directory: str, name: str) -> str:
     """The block device that is shown under a name, as control groups call it; "" where it is none."""
-    with launcher.opened(directory, os.O_PATH | os.O_DIRECTORY) as place:
-        spot = confined.open_at(place, name, os.O_PATH, confined.NO_LINKS)
-        try:
-            return rule(os.fstat(spot))
-        finally:
-            os.close(spot)
+    with (
+        launcher.opened(directory, os.O_PATH | os.O_DIRECTORY) as place,
+        closing(confined.open_at(place, name, os.O_PATH, confined.NO_LINKS)) as spot,
+    ):
+        return rule(os.fstat(spot))
 
 
 def rule(status: os.stat_result) -> str:
@@ -109,21 +96,32 @@ def rule(status: os.stat_result) -> str:
 
 def is_mount(place: int, name: str) -> bool:
     """Whether something is mounted under a name: the kernel refuses to look there without crossing a mount."""
-    try:
-        spot = confined.open_at(place, name, os.O_PATH, confined.NO_LINKS)
-    except OSError:  # a link, or nothing
-        return False
-    try:
-        os.close(confined.open_at(place, name, os.O_PATH, confined.NO_LINKS_NOR_MOUNTS))
-    except OSError:
-        return True
-    finally:
-        os.close(spot)
-    return False
+    with suppress(OSError), closing(confined.open_at(place, name, os.O_PATH, confined.NO_LINKS)):
+        try:
+            os.close(confined.open_at(place, name, os.O_PATH, confined.NO_LINKS_NOR_MOUNTS))
+        except OSError:
+            return True
+    return False  # or a link, or nothing
 
 
-def _enter(namespace: int) -> None:
-    _checked(_libc.setns(namespace, _MOUNTS))
+def leave() -> None:
+    """Have a root and a working directory of one's own: a thread that enters namespaces begins so."""
+    checked(LIBC.unshare(_SHARED_ROOT))
+
+
+def enter(namespace: int) -> None:
+    checked(LIBC.setns(namespace, _MOUNTS))
+
+
+def copied(of: int, path: bytes = b"") -> AbstractContextManager[int]:
+    """A copy of a mount, which is nowhere yet: of the one that `of` is in, or of the one at a path."""
+    flags = _CLONE | os.O_CLOEXEC | (0 if path else EMPTY_PATH)
+    return closing(checked(LIBC.syscall(_OPEN_TREE, of, path, flags)))
+
+
+def attach(copy: int, to: int, path: bytes = b"") -> None:
+    """Put it where `to` is, or to a path."""
+    checked(LIBC.syscall(_MOVE_MOUNT, copy, b"", to, path, _FROM_EMPTY_PATH | (0 if path else _TO_EMPTY_PATH)))
 
 
 async def _apart(work: Callable[[], None]) -> None:
@@ -138,7 +136,7 @@ async def _apart(work: Callable[[], None]) -> None:
     def run() -> None:
         failure: BaseException | None = None
         try:
-            _checked(_libc.unshare(_SHARED_ROOT))
+            leave()
             work()
         except BaseException as error:
             failure = error
@@ -153,7 +151,7 @@ async def _apart(work: Callable[[], None]) -> None:
         raise
 
 
-def _checked(result: int) -> int:
+def checked(result: int) -> int:
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

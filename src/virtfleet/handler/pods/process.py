@@ -16,9 +16,11 @@ import struct
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from virtfleet.handler.pods.cgroups import ControlGroup
 from virtfleet.kube import confined
+from virtfleet.kube.confined import closing
 
 _CREDENTIALS = struct.Struct("3i")
 _SO_PEERPIDFD = 77
@@ -104,15 +106,11 @@ class PodProcess:
 
     def threads(self) -> dict[int, str]:
         """Names of its threads, by their numbers."""
-        directory = os.open("task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._proc)
-        try:
-            numbers = os.listdir(directory)
-        finally:
-            os.close(directory)
         names = {}
-        for number in numbers:
-            with suppress(FileNotFoundError, ProcessLookupError):
-                names[int(number)] = self.read(f"task/{number}/comm").decode(errors="replace").strip()
+        with closing(os.open("task", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._proc)) as directory:
+            for number in os.listdir(directory):
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    names[int(number)] = self.read(f"task/{number}/comm").decode(errors="replace").strip()
         return names
 
     def thread(self, number: int) -> int:
@@ -130,59 +128,36 @@ class PodProcess:
                 yield PodProcess(number, self.pod)
 
     @contextmanager
-    def namespace(self, kind: str) -> Iterator[str]:
-        """A path of its namespace for other programs, good within this context. The node's own is none of a Pod's."""
-        fd = os.open(f"ns/{kind}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
-        try:
+    def namespace(self, kind: str) -> Iterator[int]:
+        """A descriptor of its namespace. The node's own is none of a Pod's."""
+        with closing(os.open(f"ns/{kind}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)) as fd:
             if _is_of(fd, kind, "self") or _is_of(fd, kind, "1"):
                 raise PermissionError(f"Pod {self.pod} has the {kind} namespace of the node: nothing is done in it")
-            yield f"/proc/{os.getpid()}/fd/{fd}"
-        finally:
-            os.close(fd)
-
-    def mounts(self) -> int:
-        """A descriptor of its namespace of mounts, for the caller to close. The node's own is none of a Pod's."""
-        fd = os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
-        if _is_of(fd, "mnt", "self") or _is_of(fd, "mnt", "1"):
-            os.close(fd)
-            raise PermissionError(f"Pod {self.pod} has the mounts of the node: nothing is done to them")
-        return fd
+            yield fd
 
     @contextmanager
     def opened(self, path: str, flags: int) -> Iterator[int]:
         """What is at a path of its own file system; no link leads out of that."""
-        root = os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._proc)
-        try:
-            fd = confined.open_at(root, path, flags, confined.INSIDE)
-        finally:
-            os.close(root)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
+        with closing(os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._proc)) as root:
+            found = confined.open_at(root, path, flags, confined.INSIDE)
+        with closing(found):
+            yield found
 
     def has(self, path: str) -> bool:
         """Whether there is something at a path of its own file system."""
-        try:
-            with self.opened(path, os.O_PATH):
-                return True
-        except FileNotFoundError:
-            return False
+        with suppress(FileNotFoundError), self.opened(path, os.O_PATH):
+            return True
+        return False
 
 
 def of_pod(pod: str, names: tuple[str, ...]) -> list[PodProcess]:
     """All processes of a Pod whose names begin with one of these, whatever has become of its launcher."""
     processes = []
-    for entry in os.listdir("/proc"):
+    for entry in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):
-            if entry.isdecimal() and _name(entry).startswith(names):
+            if Path("/proc", entry, "comm").read_text(errors="replace").startswith(names):
                 processes.append(PodProcess(int(entry), pod))
     return processes
-
-
-def _name(number: str) -> str:
-    with open(f"/proc/{number}/comm", "rb") as file:
-        return file.read().decode(errors="replace")
 
 
 def _is_of(namespace: int, kind: str, process: str) -> bool:

@@ -10,6 +10,8 @@ import enum
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -65,44 +67,34 @@ def address(vmi: VMI) -> Address | None:
     return Address(state.target_node_address, ports[0], plain=bool(options.disable_tls))
 
 
+@dataclass
 class Departures:
     """All migrations away from a node. `known` is the latest state of a VMI, by its key."""
 
-    def __init__(
-        self,
-        proxy: Proxy,
-        node: str,
-        pods: Path,
-        known: Callable[[str], Instance | None],
-        *,
-        write: Callable[[Instance, Obj], Awaitable[bool]],
-        stir: Callable[[str], None],
-    ) -> None:
-        self._proxy = proxy
-        self._node = node
-        self._pods = pods
-        self._known = known
-        self._write = write
-        self._stir = stir
+    _proxy: Proxy
+    _node: str
+    _pods: Path
+    _known: Callable[[str], Instance | None]
+    _write: Callable[[Instance, Obj], Awaitable[bool]]
+    _stir: Callable[[str], None]
 
     async def reconcile(self, instance: Instance, vm: PodWork) -> tuple[Leaving, float | None]:
         """Begin or follow the migration, and say how it is; how far it is, and when to look again."""
         migration = departing(instance.vmi, self._node)
         if vm.outgoing and (migration is None or vm.outgoing.uid != migration.migration_uid):
             await self.let_go(vm)
-        report = vm.launcher.state.migration if vm.launcher.state else None
-        if report and report.asks:
+        if vm.launcher.state and (report := vm.launcher.state.migration) and report.asks:
             return Leaving.NO, await self._stay(instance, vm, migration, report)
         if migration is None:
             return Leaving.NO, None
         try:
             outgoing = vm.outgoing or self._open(instance, vm, migration)
         except NotPossible as error:
-            await self._report(instance, migration, _kept(str(error), aborted=False))
+            await self._report(instance, _kept(str(error)))
             return Leaving.NO, None
         if outgoing is None:
             if migration.abort_requested and not migration.start_timestamp:
-                await self._report(instance, migration, _kept("it was aborted before it began", aborted=True))
+                await self._report(instance, _kept("it was aborted before it began", aborted=True))
             return Leaving.NO, None
         vm.outgoing = outgoing
         return await self._follow(instance, vm, migration, outgoing)
@@ -121,7 +113,7 @@ class Departures:
             if migration.migration_configuration and migration.migration_configuration.allow_post_copy:
                 return _AGAIN  # it may run there by itself: the target says so, or ends, and the controller sees that
             aborted = bool(migration.abort_requested)
-            if not await self._report(instance, migration, _kept(report.asks, aborted=aborted)):
+            if not await self._report(instance, _kept(report.asks, aborted=aborted)):
                 return None  # there is no VMI any more
         try:
             await vm.launcher.call(Stay(migration=report.uid))
@@ -146,28 +138,25 @@ class Departures:
             raise NotPossible(why)
         if address(instance.vmi) is None or unknown or not (runs or begun) or (self._proxy.refuses and not begun):
             return None
-        key, pod = vm.record.key, self._pods / vm.record.pod
         guests = process.of_pod(vm.record.pod, instance.hypervisor.descriptor.processes)
         if runs and not guests:
             if begun:
                 return None  # it has ended in this moment, and its launcher is about to say so
             raise NotPossible("no process of the guest is alive in its Pod")
-        vmi = instance.key
 
         def where() -> Address | None:
-            known = self._known(vmi)
+            known = self._known(vm.record.vmi)
             return address(known.vmi) if known else None
 
-        uid = migration.migration_uid
-        stir = self._stir
-        return Outgoing(uid, vm.launcher, pod, guests, self._proxy.identity, where, lambda: stir(key))
+        uid, pod, stir = migration.migration_uid, self._pods / vm.record.pod, partial(self._stir, vm.record.key)
+        return Outgoing(uid, vm.launcher, pod, guests, self._proxy.identity, where, stir)
 
     async def _follow(
         self, instance: Instance, vm: PodWork, migration: MigrationState, outgoing: Outgoing
     ) -> tuple[Leaving, float | None]:
         if outgoing.ended and not outgoing.keeps:
             return Leaving.LEFT, await self._let_go(instance, vm, migration, outgoing)
-        report, change = outgoing.report(), Obj()
+        report, change = vm.launcher.report(outgoing.uid), Obj()
         if report.failure and not report.running:
             await outgoing.keep(report.failure)
         if migration.abort_requested and not outgoing.aborting and not outgoing.keeps:
@@ -175,7 +164,7 @@ class Departures:
             change["abortStatus"] = "Failed" if refusal else "Aborting"
         if outgoing.keeps:
             aborted = report.aborted or bool(migration.abort_requested and not report.failure)
-            await self._report(instance, migration, _kept(outgoing.keeps, aborted=aborted))
+            await self._report(instance, _kept(outgoing.keeps, aborted=aborted))
             return Leaving.NO, None
         outgoing.begin(instance.raw, msgspec.json.encode(migration.migration_configuration or MigrationOptions()))
         if outgoing.begun and not migration.start_timestamp:
@@ -185,7 +174,7 @@ class Departures:
         if progress.due(report, outgoing.reported):
             outgoing.reported = report.elapsed_seconds
             change["migrationMetrics"] = progress.figures(report)
-        await self._report(instance, migration, change)
+        await self._report(instance, change)
         # Where its launcher has gone, or says that the domain has, the guest's process is about to.
         state = vm.launcher.state
         gone = vm.launcher.presence is Presence.GONE or (state is not None and state.status.ended)
@@ -198,26 +187,22 @@ class Departures:
         now = time.monotonic()
         vm.left_at = vm.left_at or now
         # That all of it is there is known by the target, who may be away for now, and by libvirt here.
-        arrived = outgoing.complete or migration.target_node_domain_detected or outgoing.report().left
+        arrived = outgoing.complete or migration.target_node_domain_detected or vm.launcher.report(outgoing.uid).left
         passed, limit = now - vm.left_at, _TAKE_OVER if arrived else _SAY_SO
         if passed > limit and not outgoing.running:
             why = LOST % (self._node, migration.target_node, limit)
-            await self._report(instance, migration, _kept(why, aborted=False))
+            await self._report(instance, _kept(why))
             return None
         if passed > _UNHEARD and not outgoing.running and not migration.source_end_timestamp:
-            await self._report(instance, migration, {"sourceEndTimestamp": times.timestamp()})
+            await self._report(instance, {"sourceEndTimestamp": times.timestamp()})
         return limit - passed if passed > _UNHEARD else _UNHEARD
 
-    async def _report(self, instance: Instance, migration: MigrationState, change: Obj) -> bool:
+    async def _report(self, instance: Instance, change: Obj) -> bool:
         """Whether there was anything to write, and a VMI to write it of."""
-        if not change:
-            return False
-        metadata = instance.vmi.metadata
-        about = {"resourceVersion": metadata.resource_version, "uid": metadata.uid}
-        return await self._write(instance, {"metadata": about, "status": {"migrationState": change}})
+        return bool(change) and await self._write(instance, instance.patch({"migrationState": change}))
 
 
-def _kept(why: str, *, aborted: bool) -> Obj:
+def _kept(why: str, *, aborted: bool = False) -> Obj:
     """The end of a migration whose guest stays."""
     end = migration_failure(why)
     return {**end, "abortStatus": "Succeeded"} if aborted else end

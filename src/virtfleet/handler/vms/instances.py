@@ -64,6 +64,11 @@ class Instance(msgspec.Struct, eq=False):
         """UIDs of its Pods on a node. Files of the node are named after them."""
         return [uid for uid, where in self.vmi.status.active_pods.items() if where == node and is_uid(uid)]
 
+    def patch(self, status: Obj) -> Obj:
+        """A merge patch of its status, which is refused where another one has come in between."""
+        meta = self.vmi.metadata
+        return {"metadata": {"resourceVersion": meta.resource_version, "uid": meta.uid}, "status": status}
+
     def object(self) -> Obj:
         obj: Obj = orjson.loads(self.raw)
         return obj

@@ -18,7 +18,6 @@ from virtfleet.domain.context import Context
 from virtfleet.handler.devices import access as deviceaccess
 from virtfleet.handler.devices.assigned import assigned, environment
 from virtfleet.handler.network.networks import Networks, Wired, arrived, pluggable
-from virtfleet.handler.node import topology
 from virtfleet.handler.pods import heldimages, hostdisks
 from virtfleet.handler.pods.launchers import Launcher, Unresponsive
 from virtfleet.handler.pods.process import PodProcess
@@ -106,13 +105,12 @@ class Preparation:
 
     async def _wire(self, vmi: VMI, launcher: Launcher, process: PodProcess, *, started: bool) -> list[Wired]:
         """The guest's interfaces, set up where that is still to be done."""
-        pod = process.pod
         if not started:
-            return await self.networks.set_up(pod, process, vmi)
-        wired, links = self.networks.known(pod, process, vmi), launcher.state.links if launcher.state else {}
+            return await self.networks.set_up(process, vmi)
+        wired, links = self.networks.known(process.pod, process, vmi), launcher.state.links if launcher.state else {}
         plugged = {w.name for w in wired if w.mac in links}
         if due := [name for name in arrived(process, vmi) if name not in plugged]:
-            wired = await self.networks.set_up(pod, process, vmi, due)
+            wired = await self.networks.set_up(process, vmi, due)
         return wired
 
 
@@ -158,7 +156,7 @@ def _context(
         host_devices=host_devices,
         bridges={w.name: w.bridge for w in wired},
         cpus=tuple(sorted(os.sched_getaffinity(process.number))) if own_cpus else (),
-        cells=topology.cells() if own_cpus else (),
+        cells=tuning.cells() if own_cpus else (),
     )
 
 

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from virtfleet.api import names
@@ -32,7 +33,7 @@ from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.errors import ApiError, ignoring, is_not_found
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.process import ABOUT
 from virtfleet.kube.resource import VMIS, Obj
@@ -77,25 +78,15 @@ class NodeVms:
         self._networks = networks
         self._attempts = Attempts(recorder, node)
         preparation = Preparation(networks, facts, cluster)
-        stir = self.controller.queue.add
         self._proxy = proxy
-        self._departures = Departures(proxy, node, pods, self.instance, write=self._write, stir=stir)
-        self._source = Source(recorder, self._attempts, preparation, self._departures, write=self._write, stir=stir)
-        self._target = Target(
-            recorder,
-            self._attempts,
-            preparation,
-            proxy,
-            node,
-            pods,
-            write=self._write,
-            stir=stir,
-        )
+        patching = self._write, self.controller.queue.add
+        self._departures = Departures(proxy, node, pods, self.instance, *patching)
+        self._source = Source(recorder, self._attempts, preparation, self._departures, *patching)
+        self._target = Target(recorder, self._attempts, preparation, proxy, node, pods, *patching)
         self._followed: dict[str, PodWork] = {}  # by UID of the Pod
 
     def begin(self) -> None:
         """Take the node over: what was ever worked on here is looked at, too."""
-        self._records.read()
         for record in self._records.all():
             self.controller.queue.add(record.key)
 
@@ -104,8 +95,11 @@ class NodeVms:
         vmi, _, pod = key.rpartition("/")
         instance = self.instance(vmi)
         role = self._role(instance, pod) if instance else None
-        if followed := self._followed.get(pod):
-            await self._change_role(followed, role)
+        if followed := self._followed.get(pod):  # what was open for another role is closed
+            if role is not Role.TARGET:
+                self._target.let_go(followed)
+            if role is not Role.SOURCE:
+                await self._departures.let_go(followed)
         if instance is None or role is None:
             return await self._let_go(pod)
         vm = self._follow(instance, pod)
@@ -163,27 +157,17 @@ class NodeVms:
         later = [record.pod for record in self._records.of_vmi(instance.uid) if record.pod in here]
         return role_of(instance.vmi, self._node) if pod in later[-1:] or pod not in later else None
 
-    async def _change_role(self, vm: PodWork, role: Role | None) -> None:
-        """What was open for another role is closed."""
-        if role is not Role.TARGET:
-            self._target.let_go(vm)
-        if role is not Role.SOURCE:
-            await self._departures.let_go(vm)
-
     async def _write(self, instance: Instance, change: Obj) -> bool:
         """Whether anything was written: there may be nothing to say, or nobody to say it of."""
         if not change:
             return False
         meta = instance.vmi.metadata
-        try:
+        with ignoring(is_not_found):
             written = await self._api.patch(VMIS, meta.name, change, meta.namespace)
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
-            return False
-        for cache in self.caches:
-            cache.observe(written)
-        return True
+            for cache in self.caches:
+                cache.observe(written)
+            return True
+        return False
 
     # Coming and going.
 
@@ -192,15 +176,13 @@ class NodeVms:
         meta = instance.vmi.metadata
         record = VmRecord(namespace=meta.namespace, name=meta.name, uid=meta.uid, pod=pod, since=time.time())
         self._records.add(record)
-        return self._followed.get(pod) or self._follow_recorded(record)
+        return self._follow_recorded(record)
 
     def _follow_recorded(self, record: VmRecord) -> PodWork:
-        def changed(event: Event | None) -> None:
-            self._happened(record, event)
-
-        vm = PodWork(record, Launcher(self._pods / record.pod, changed, vmi=record.uid))
-        self._followed[record.pod] = vm
-        return vm
+        if record.pod not in self._followed:
+            launcher = Launcher(self._pods / record.pod, partial(self._happened, record), vmi=record.uid)
+            self._followed[record.pod] = PodWork(record, launcher)
+        return self._followed[record.pod]
 
     def _happened(self, record: VmRecord, event: Event | None) -> None:
         instance = self.instance(record.vmi)
@@ -215,22 +197,17 @@ class NodeVms:
         record = self._records.of_pod(pod)
         if record is None:
             return None
-        vm = self._followed.get(pod) or self._follow_recorded(record)
+        vm = self._follow_recorded(record)
         if vm.launcher.presence is Presence.GONE:
-            await self._forget(vm)
+            await vm.close()
+            del self._followed[pod]
+            self._networks.forget(pod)
+            self._records.remove(pod)
+            logger.info("%s: nothing is left of VMI %s in this Pod", record.key, record.uid)
             return None
         if await self._surely_unwanted(record):
             await self._kill(vm)
         return _KILL_PERIOD
-
-    async def _forget(self, vm: PodWork) -> None:
-        """Nothing of the Pod is left, so its record may go."""
-        await vm.close()
-        pod = vm.record.pod
-        del self._followed[pod]
-        self._networks.forget(pod)
-        self._records.remove(pod)
-        logger.info("%s: nothing is left of VMI %s in this Pod", vm.record.key, vm.record.uid)
 
     async def _kill(self, vm: PodWork) -> None:
         state = vm.launcher.state
@@ -243,13 +220,10 @@ class NodeVms:
 
     async def _surely_unwanted(self, record: VmRecord) -> bool:
         """Whether the VMI neither runs here nor is to come. A cache can be wrong about that; an end is for good."""
-        try:
+        with ignoring(is_not_found):
             vmi = read(VMI, await self._api.get(VMIS, record.name, record.namespace))
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
-            return True
-        return vmi.metadata.uid != record.uid or role_of(vmi, self._node) is None
+            return vmi.metadata.uid != record.uid or role_of(vmi, self._node) is None
+        return True
 
 
 def _log_state(vm: PodWork) -> None:

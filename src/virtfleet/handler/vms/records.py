@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -38,20 +39,20 @@ class VmRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VmRecords:
-    """All records, by Pod; read once, now or `later`, and kept in step with the directory."""
+    """All records, by Pod; read when they are first asked for, and kept in step with the directory."""
 
-    def __init__(self, directory: Path, *, later: bool = False) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._by_pod: dict[str, VmRecord] = {}
-        if not later:
-            self.read()
 
-    def read(self) -> None:
+    @cached_property
+    def _by_pod(self) -> dict[str, VmRecord]:
         self._directory.mkdir(parents=True, exist_ok=True)
+        records = {}
         for path in self._directory.glob("*.json"):
             if record := _read(path):
                 path.replace(self._path(record.pod))  # earlier versions named it after the VMI
-                self._by_pod[record.pod] = record
+                records[record.pod] = record
+        return records
 
     def of_pod(self, pod: str) -> VmRecord | None:
         return self._by_pod.get(pod)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
 
 from virtfleet.api.names import Phase
 from virtfleet.handler.network.networks import arrived, pluggable
 from virtfleet.handler.pods.launchers import Presence, Unresponsive
 from virtfleet.handler.vms import plugging, preparation, status, tuning
-from virtfleet.handler.vms.decisions import Step, next_step
 from virtfleet.handler.vms.departures import Departures, Leaving
 from virtfleet.handler.vms.instances import Instance, Role
 from virtfleet.handler.vms.preparation import NotPossible, Preparation
 from virtfleet.handler.vms.status import Situation
-from virtfleet.handler.vms.work import Attempts, PodWork
+from virtfleet.handler.vms.work import Attempts, PodWork, Step, next_step
 from virtfleet.hypervisors.registry import UnknownHypervisor
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import Obj
@@ -29,43 +30,32 @@ _ASK_TO_LET_GO = 5.0  # seconds between requests to a guest that does not let go
 _CANNOT_GROW = (
     "the VM has room for more CPUs or memory, and its launcher, of an earlier version, adds none; restart the VM"
 )
-Write = Callable[[Instance, Obj], Awaitable[bool]]
 _AT_ONCE = (0,)
 _DELETED = ("Deleted", "Signaled Deletion")
+_KILLED = "The guest did not shut down within its grace period, and was killed."
+_CRASHED = "The VirtualMachineInstance crashed."
+_WITHOUT_A_WORD = "The VirtualMachineInstance crashed: its virt-launcher ended without a word."
 
 
+@dataclass
 class Source:
     """Brings a VM in line with its VMI, and the VMI's status in line with the VM.
 
     `write` patches a VMI and says whether there was anything to write; `stir` has a Pod looked at again.
     """
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        attempts: Attempts,
-        preparation: Preparation,
-        departures: Departures,
-        *,
-        write: Write,
-        stir: Callable[[str], None],
-    ) -> None:
-        self._recorder = recorder
-        self._attempts = attempts
-        self._preparation = preparation
-        self._departures = departures
-        self._write = write
-        self._stir = stir
+    _recorder: Recorder
+    _attempts: Attempts
+    _preparation: Preparation
+    _departures: Departures
+    _write: Callable[[Instance, Obj], Awaitable[bool]]
+    _stir: Callable[[str], None]
 
     async def reconcile(self, instance: Instance, vm: PodWork) -> float | None:
         """Do what is to be done, ask the guest, say how it is; the answer is when to look again."""
         leaving, look = await self._departures.reconcile(instance, vm)
         if leaving is Leaving.LEFT:
             return look
-
-        async def act(step: Step, wanted: bytes) -> None:
-            await self._act(step, instance, vm, wanted)
-
         if instance.phase == Phase.RUNNING:
             vm.launcher.was_here = True
         step = next_step(instance, Role.SOURCE, vm.launcher.presence, vm.launcher.state)
@@ -73,16 +63,16 @@ class Source:
             step = Step.NOTHING  # what moves is not changed
         # Before the attempt, which may not have seen what comes later.
         there = arrived(vm.launcher.process, instance.vmi)
-        again = await self._attempts.make(instance, vm, step, act)
+        again = await self._attempts.make(instance, vm, step, partial(self._act, instance, vm))
         if leaving is Leaving.NO:
             look = min(filter(None, (await self._unplug(instance, vm), self._await(instance, vm, there))), default=None)
         asked = self._ask_guest(vm)
         await self._report(instance, vm)
-        return min((seconds for seconds in (again, asked, look) if seconds is not None), default=None)
+        return min(filter(None, (again, asked, look)), default=None)
 
     # What is done.
 
-    async def _act(self, step: Step, instance: Instance, vm: PodWork, wanted: bytes) -> None:
+    async def _act(self, instance: Instance, vm: PodWork, step: Step, wanted: bytes) -> None:
         match step:
             case Step.SHUT_DOWN:
                 await self._shut_down(instance, vm)
@@ -114,7 +104,7 @@ class Source:
         if vm.launcher.presence is not Presence.HERE or process is None or state is None or not state.status:
             return None
         kept = await plugging.unmount(instance.vmi, process, state)
-        kept += await self._preparation.networks.take_down(process.pod, process, instance.vmi, state.links)
+        kept += await self._preparation.networks.take_down(process, instance.vmi, state.links)
         if not kept:
             return None
         left = vm.unplug_at - time.monotonic()
@@ -176,31 +166,25 @@ class Source:
         before = (situation.obj.get("status") or {}).get("volumeStatus") or ()
         for reason, message in plugging.news(before, change["status"].get("volumeStatus") or ()):
             self._recorder.normal(instance.reference, reason, message)
-        if (told := status.credentials(situation.obj, change)) is not None:
-            if told:
-                self._recorder.warning(instance.reference, "AccessCredentialsSyncFailed", told)
-            else:
-                said = "Access credentials sync successful."
-                self._recorder.normal(instance.reference, "AccessCredentialsSyncSuccess", said)
+        if told := status.credentials(situation.obj, change):
+            self._recorder.warning(instance.reference, "AccessCredentialsSyncFailed", told)
+        elif told is not None:
+            said = "Access credentials sync successful."
+            self._recorder.normal(instance.reference, "AccessCredentialsSyncSuccess", said)
+        state = vm.launcher.state or DomainState()
         match change["status"].get("phase"):
             case Phase.RUNNING:
                 self._recorder.normal(instance.reference, "Started", "VirtualMachineInstance started.")
             case Phase.SUCCEEDED:
                 self._recorder.normal(instance.reference, "Stopped", "The VirtualMachineInstance was shut down.")
-            case Phase.FAILED if vm.launcher.state and vm.launcher.state.killed:
-                if vm.asked_to_stop != _AT_ONCE:
-                    self._recorder.normal(instance.reference, *_DELETED)
-                what = "The guest did not shut down within its grace period, and was killed."
-                self._recorder.warning(instance.reference, "Stopped", what)
-            case Phase.FAILED if vm.launcher.state and vm.launcher.state.status.ended:
-                self._recorder.warning(instance.reference, "Stopped", "The VirtualMachineInstance crashed.")
             case Phase.FAILED:
-                what = "The VirtualMachineInstance crashed: its virt-launcher ended without a word."
-                self._recorder.warning(instance.reference, "Stopped", what)
+                if state.killed and vm.asked_to_stop != _AT_ONCE:
+                    self._recorder.normal(instance.reference, *_DELETED)
+                why = _KILLED if state.killed else _CRASHED if state.status.ended else _WITHOUT_A_WORD
+                self._recorder.warning(instance.reference, "Stopped", why)
 
     def _situation(self, instance: Instance, vm: PodWork) -> Situation:
-        launcher = vm.launcher
-        process = launcher.process
+        launcher, process = vm.launcher, vm.launcher.process
         try:
             hypervisor = instance.hypervisor
         except UnknownHypervisor:

@@ -41,20 +41,10 @@ _PAUSES = {
     "IOError": ("PausedIOError", "VMI was paused, low-level IO error detected"),
 }
 # What an agent has to understand, by KubeVirt's list.
-_AGENT_COMMANDS = frozenset(
-    {
-        "guest-ping",
-        "guest-get-time",
-        "guest-info",
-        "guest-shutdown",
-        "guest-network-get-interfaces",
-        "guest-get-fsinfo",
-        "guest-get-host-name",
-        "guest-get-users",
-        "guest-get-timezone",
-        "guest-get-osinfo",
-    }
-)
+_AGENT_COMMANDS = frozenset((
+    "guest-ping", "guest-get-time", "guest-info", "guest-shutdown", "guest-network-get-interfaces", "guest-get-fsinfo",
+    "guest-get-host-name", "guest-get-users", "guest-get-timezone", "guest-get-osinfo",
+))  # fmt: skip
 _POOR_AGENT = "This guest agent doesn't support required basic commands"
 # What the agent calls it -> what the status calls it.
 _GUEST_OS = {
@@ -151,20 +141,20 @@ def change(at: Situation, now: float) -> Obj:
         if at.guest and at.guest.os:
             wanted["guestOSInfo"] = guest_os(at.guest)
     changed = {key: value for key, value in wanted.items() if value != (present.get(key) or type(value)())}
-    if not changed:
-        return {}
-    metadata = at.obj["metadata"]
-    # Others write conditions too: the version keeps two writers apart.
-    return {"metadata": {"resourceVersion": metadata["resourceVersion"], "uid": metadata["uid"]}, "status": changed}
+    return _patch(at.obj, changed) if changed else {}
 
 
 def complaint(obj: Obj, trouble: str, now: float) -> Obj:
     """The merge patch that says why a VMI does not get on, and nothing else; empty where it says so already."""
     present = (obj.get("status") or {}).get("conditions") or []
     wanted = _with_trouble(present, trouble, now)
-    metadata = obj["metadata"]
-    about = {"resourceVersion": metadata["resourceVersion"], "uid": metadata["uid"]}
-    return {"metadata": about, "status": {"conditions": wanted}} if wanted != present else {}
+    return _patch(obj, {"conditions": wanted}) if wanted != present else {}
+
+
+def _patch(obj: Obj, changed: Obj) -> Obj:
+    # Others write conditions too: the version keeps two writers apart.
+    about = {key: obj["metadata"][key] for key in ("resourceVersion", "uid")}
+    return {"metadata": about, "status": changed}
 
 
 def credentials(obj: Obj, change: Obj) -> str | None:
@@ -228,16 +218,8 @@ def _guest_abi(at: Situation, said: messages.GuestABI) -> Obj:
     for each in said.devices:
         kind, _, name = each.name.rpartition("/")
         devices.append(GuestDevice(f"{kind}/{names.get(each.mac, name)}", each.address, each.mac, each.target))
-    known = abi.checked(
-        GuestABI(
-            said.machine,
-            said.loader,
-            said.variables,
-            said.secure_boot,
-            devices,
-            GuestCPU(said.cpu_model, said.cpu_features),
-        )
-    )
+    cpu = GuestCPU(said.cpu_model, said.cpu_features)
+    known = abi.checked(GuestABI(said.machine, said.loader, said.variables, said.secure_boot, devices, cpu))
     cpu = known.cpu or GuestCPU()
     return {**abi.written(known), "cpu": {"model": cpu.model, "features": cpu.features}}
 
@@ -262,19 +244,16 @@ def _conditions(at: Situation, present: list[Condition], phase: str, now: float)
     present = _if(present, kind.AGENT_CONNECTED, at.state.agent, now)
     wanted = _AGENT_COMMANDS | set(filter(None, map(traits.agent_command, at.vmi.spec.access_credentials)))
     missing = sorted(wanted - set(at.guest.commands)) if at.guest else []
-    words = (
-        _POOR_AGENT,
-        f"missing: {', '.join(missing)}; allow them, or install a newer qemu-guest-agent in the guest",
-    )
-    present = _if(present, kind.UNSUPPORTED_AGENT, bool(missing), now, *words)
+    why = f"missing: {', '.join(missing)}; allow them, or install a newer qemu-guest-agent in the guest"
+    present = _if(present, kind.UNSUPPORTED_AGENT, bool(missing), now, _POOR_AGENT, why)
     if told := at.state.credentials:
         holds = "True" if told.synchronized else "False"
         present = conditions.put(present, kind.CREDENTIALS, holds, now, message=told.message)
     present = _if(present, kind.PAUSED, paused, now, *_PAUSES.get(at.state.reason, (at.state.reason, "")))
     if at.hypervisor is None:
         return present
-    words = ("EmulationUsed", f"/dev/{at.hypervisor.descriptor.device} is not used: the guest's CPUs are emulated")
-    present = _if(present, kind.SOFTWARE_EMULATION, at.emulated, now, *words)
+    why = f"/dev/{at.hypervisor.descriptor.device} is not used: the guest's CPUs are emulated"
+    present = _if(present, kind.SOFTWARE_EMULATION, at.emulated, now, "EmulationUsed", why)
     return _mobility(at, at.hypervisor, present, now)
 
 
@@ -294,24 +273,12 @@ def _if(
 def _mobility(at: Situation, hypervisor: Hypervisor, present: list[Condition], now: float) -> list[Condition]:
     obstacles = [Obstacle(NotMigratable.OTHER, f"cannot migrate VMI: {at.fixed}")] if at.fixed else []
     obstacles += features.obstacles(hypervisor, at.vmi)
-    beside_storage = [o for o in obstacles if o.reason != NotMigratable.DISKS]
-    first = obstacles[0] if obstacles else None
-    present = conditions.put(
-        present,
-        VMICondition.LIVE_MIGRATABLE,
-        "False" if first else "True",
-        now,
-        reason=first.reason if first else "",
-        message=first.message if first else "",
-    )
-    return conditions.put(
-        present,
-        VMICondition.STORAGE_LIVE_MIGRATABLE,
-        "False" if beside_storage else "True",
-        now,
-        reason=NotMigratable.OTHER if beside_storage else "",
-        message=", ".join(f"{o.reason}: {o.message}" for o in beside_storage),
-    )
+    holds, reason, message = ("False", obstacles[0].reason, obstacles[0].message) if obstacles else ("True", "", "")
+    present = conditions.put(present, VMICondition.LIVE_MIGRATABLE, holds, now, reason=reason, message=message)
+    beside_storage = [f"{o.reason}: {o.message}" for o in obstacles if o.reason != NotMigratable.DISKS]
+    holds, reason = ("False", NotMigratable.OTHER) if beside_storage else ("True", "")
+    message = ", ".join(beside_storage)
+    return conditions.put(present, VMICondition.STORAGE_LIVE_MIGRATABLE, holds, now, reason=reason, message=message)
 
 
 # --- devices
@@ -333,31 +300,18 @@ def _interfaces(at: Situation) -> list[Obj]:
         # Behind address translation, what the guest calls its address means nothing to anybody else.
         translated = by_name[wired.name].masquerade is not None
         own = _usable(guest.addresses) if guest and not translated else []
-        addresses = own or wired.addresses
-        entry = {
-            "name": wired.name,
-            "mac": wired.mac,
-            "ipAddress": addresses[0] if addresses else "",
-            "ipAddresses": addresses,
-            "interfaceName": guest.name if guest else "",
-            "infoSource": ", ".join(("domain", *(["guest-agent"] * bool(guest)), *([_OF_POD] * secondary))),
-            "podInterfaceName": wired.link,
-            "queueCount": max(wired.queues, 1),
-            "linkState": links.get(wired.mac, "up"),
-        }
-        entries.append({key: value for key, value in entry.items() if value})
-    for interface in by_mac.values():
-        addresses = _usable(interface.addresses)
-        if interface.name != "lo":
-            entry = {
-                "mac": interface.mac,
-                "ipAddress": addresses[0] if addresses else "",
-                "ipAddresses": addresses,
-                "interfaceName": interface.name,
-                "infoSource": "guest-agent",
-            }
-            entries.append({key: value for key, value in entry.items() if value})
-    return entries
+        sources = ", ".join(("domain", *(["guest-agent"] * bool(guest)), *([_OF_POD] * secondary)))
+        entry = _entry(wired.mac, guest.name if guest else "", own or wired.addresses, sources)
+        of_pod = {"name": wired.name, "podInterfaceName": wired.link, "queueCount": max(wired.queues, 1)}
+        entries.append({**entry, **of_pod, "linkState": links.get(wired.mac, "up")})
+    entries += [_entry(i.mac, i.name, _usable(i.addresses), "guest-agent") for i in by_mac.values() if i.name != "lo"]
+    return [{key: value for key, value in entry.items() if value} for entry in entries]
+
+
+def _entry(mac: str, name: str, addresses: list[str], source: str) -> Obj:
+    """What is known of an interface, and by whom; its name is the one that the guest has for it."""
+    first = addresses[0] if addresses else ""
+    return {"mac": mac, "interfaceName": name, "ipAddress": first, "ipAddresses": addresses, "infoSource": source}
 
 
 def _usable(addresses: Sequence[str]) -> list[str]:

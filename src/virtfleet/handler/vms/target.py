@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -17,16 +18,15 @@ from virtfleet.api import conditions, names, times
 from virtfleet.api.migration import MigrationOptions, in_both_words, migration_failure
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState as MigrationState
 from virtfleet.api.names import VMICondition
-from virtfleet.handler.migration import dedicated, progress
+from virtfleet.handler.migration import progress
 from virtfleet.handler.migration.proxy import Incoming, Proxy
 from virtfleet.handler.pods.launchers import Presence
-from virtfleet.handler.vms.decisions import Step, next_step
 from virtfleet.handler.vms.instances import Instance, Role
 from virtfleet.handler.vms.preparation import Preparation
-from virtfleet.handler.vms.work import Attempts, PodWork
+from virtfleet.handler.vms.work import Attempts, PodWork, Step, next_step
 from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import Obj
-from virtfleet.protocol.messages import Arrive, GetDocument, Kill, MigrationReport, Prepare, Status
+from virtfleet.protocol.messages import Arrive, GetDocument, Kill, Prepare, Status
 from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
@@ -34,32 +34,25 @@ logger = logging.getLogger(__name__)
 _NO_ADDRESS = (
     "virt-handler of node %s does not know where other nodes reach it: its container needs POD_IP (status.podIP)"
 )
+_NOT_ON_NETWORK = (
+    "virt-handler of node %s is not on network %s, which migrations are to use: Multus has not attached it. Install"
+    " Multus and that NetworkAttachmentDefinition, or remove configuration.migrations.network"
+)
 _TRANSPORT = "Unix"  # how KubeVirt calls it that both sides use sockets
 
 
+@dataclass
 class Target:
     """Brings the Pod of a VM that is to come here in line with the VMI, and takes the VM over."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        attempts: Attempts,
-        preparation: Preparation,
-        proxy: Proxy,
-        node: str,
-        pods: Path,
-        *,
-        write: Callable[[Instance, Obj], Awaitable[bool]],
-        stir: Callable[[str], None],
-    ) -> None:
-        self._recorder = recorder
-        self._attempts = attempts
-        self._preparation = preparation
-        self._proxy = proxy
-        self._node = node
-        self._pods = pods
-        self._write = write
-        self._stir = stir
+    _recorder: Recorder
+    _attempts: Attempts
+    _preparation: Preparation
+    _proxy: Proxy
+    _node: str
+    _pods: Path
+    _write: Callable[[Instance, Obj], Awaitable[bool]]
+    _stir: Callable[[str], None]
 
     async def reconcile(self, instance: Instance, vm: PodWork) -> float | None:
         """Make the Pod ready for the guest, and take it over; the answer is when to look again."""
@@ -75,7 +68,7 @@ class Target:
         if self._proxy.refuses and vm.incoming is None:
             return None  # this handler ends; the next one goes on with it
         if migration and not migration.target_node_address and (why := self._unable(vm, migration)):
-            await self._write(instance, _patch(instance, {"migrationState": migration_failure(why)}))
+            await self._write(instance, instance.patch({"migrationState": migration_failure(why)}))
             return None
         step = next_step(instance, Role.TARGET, vm.launcher.presence, vm.launcher.state)
         again = await self._attempts.make(instance, vm, step, act)
@@ -91,10 +84,9 @@ class Target:
         """Why no guest can come into a Pod, whatever is tried. Nothing is sent while the source has no address."""
         if not self._proxy.address:
             return _NO_ADDRESS % self._node
-        options = migration.migration_configuration
-        network = options.network if options else ""
+        network = migration.migration_configuration.network if migration.migration_configuration else ""
         if network and not self._proxy.dedicated:
-            return dedicated.refusal(self._node, network)
+            return _NOT_ON_NETWORK % (self._node, network)
         return vm.launcher.lacks(Prepare)
 
     def let_go(self, vm: PodWork) -> None:
@@ -114,7 +106,7 @@ class Target:
         """Be there for the source, and let the guest run when it may."""
         incoming = await self._expect(vm, migration)
         incoming.source_ended = incoming.source_ended or bool(migration.source_end_timestamp)
-        report = _report(vm, incoming)
+        report = vm.launcher.report(incoming.uid)
         if incoming.source_keeps and not (incoming.by_itself and report.complete):
             logger.info("%s: the guest stays where it is: %s", vm.record.key, incoming.source_keeps)
             await vm.launcher.call(Kill())
@@ -137,7 +129,7 @@ class Target:
             if not migration.target_node_domain_detected:
                 change["targetNodeDomainDetected"] = True
         if change:
-            await self._write(instance, _patch(instance, {"migrationState": in_both_words(change)}))
+            await self._write(instance, instance.patch({"migrationState": in_both_words(change)}))
         return None
 
     async def _expect(self, vm: PodWork, migration: MigrationState) -> Incoming:
@@ -147,7 +139,7 @@ class Target:
         if vm.incoming is None:
             document = (await vm.launcher.call(GetDocument())).xml
             options = migration.migration_configuration or MigrationOptions()
-            incoming = Incoming(
+            vm.incoming = incoming = Incoming(
                 uid,
                 self._pods / vm.record.pod,
                 document,
@@ -156,12 +148,11 @@ class Target:
                 by_itself=bool(options.allow_post_copy),
             )
             self._proxy.expect(incoming)
-            vm.incoming = incoming
         return vm.incoming
 
     def _heard(self, vm: PodWork, incoming: Incoming) -> None:
         """The source has said something. Its guest stands still now: it is not to wait for a write that goes on."""
-        if incoming.source_ended and _report(vm, incoming).complete:
+        if incoming.source_ended and vm.launcher.report(incoming.uid).complete:
             tasks.start(self._arrive(vm, incoming), f"arrival: {vm.record.key}", expected=(Exception,))
         self._stir(vm.record.key)
 
@@ -176,7 +167,7 @@ class Target:
         async with incoming.arriving:
             if incoming.arrived:
                 return True
-            state, report = vm.launcher.state, _report(vm, incoming)
+            state, report = vm.launcher.state, vm.launcher.report(incoming.uid)
             # Only the arrival lets it run; where it does, an earlier handler of this node has seen to it.
             runs = report.complete and state is not None and state.status in (Status.RUNNING, Status.BLOCKED)
             if not runs:
@@ -197,7 +188,7 @@ class Target:
             "targetNodeDomainDetected": True,
             "targetNodeDomainReadyTimestamp": migration.target_node_domain_ready_timestamp or now,
         }
-        if vm.incoming and (report := _report(vm, vm.incoming)).total_bytes:
+        if vm.incoming and (report := vm.launcher.report(vm.incoming.uid)).total_bytes:
             state["migrationMetrics"] = progress.figures(report)
         if not migration.start_timestamp:
             state["startTimestamp"] = now
@@ -212,7 +203,7 @@ class Target:
             status["volumeStatus"] = _on_their_new_claims(instance.object()["status"])
         if kept != held:
             status["conditions"] = kept
-        patch = _patch(instance, status)
+        patch = instance.patch(status)
         gone = dict.fromkeys((names.MIGRATION_TARGET_NODE, names.OUTDATED_LAUNCHER_IMAGE))
         patch["metadata"]["labels"] = {**gone, names.NODE_NAME: self._node}
         if await self._write(instance, patch):
@@ -221,20 +212,9 @@ class Target:
             self._recorder.normal(instance.reference, "Migrated", what)
 
 
-def _report(vm: PodWork, incoming: Incoming) -> MigrationReport:
-    """What the launcher says of this migration."""
-    report = vm.launcher.state.migration if vm.launcher.state else None
-    return report if report and report.uid == incoming.uid else MigrationReport()
-
-
 def _on_their_new_claims(status: Obj) -> list[Obj]:
     claims = {v["volumeName"]: v.get("destinationPVCInfo") for v in status["migratedVolumes"]}
     return [
         {**volume, "persistentVolumeClaimInfo": claims[volume["name"]]} if volume["name"] in claims else volume
         for volume in status.get("volumeStatus") or ()
     ]
-
-
-def _patch(instance: Instance, status: Obj) -> Obj:
-    metadata = instance.vmi.metadata
-    return {"metadata": {"resourceVersion": metadata.resource_version, "uid": metadata.uid}, "status": status}

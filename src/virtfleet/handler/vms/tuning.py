@@ -1,4 +1,7 @@
-"""What is done to the hypervisor's process that it may not do itself: locked memory, real-time CPUs, own CPUs."""
+"""What is done to the hypervisor's process that it may not do itself: locked memory, real-time CPUs, own CPUs.
+
+And which physical CPUs and NUMA nodes this machine has for that.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,16 @@ import os
 import re
 import resource
 from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 
+from virtfleet.domain.context import NumaCell
 from virtfleet.handler.pods.process import PodProcess
 from virtfleet.hypervisors.base import Descriptor, Tuning
 
 logger = logging.getLogger(__name__)
 
+SYSFS = Path("/sys/devices/system")
 _REALTIME_PRIORITY = 1
 _UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 
@@ -61,12 +68,33 @@ def after_start(launcher: PodProcess, descriptor: Descriptor, tuning: Tuning) ->
 
 def selected(mask: str, numbers: Iterable[int]) -> list[int]:
     """The CPUs of a mask such as "0-3,^1"; all of them where it is empty."""
-    every = sorted(numbers)
-    if not mask:
-        return every
-    chosen: set[int] = set()
-    for part in mask.split(","):
-        first, _, last = part.strip().removeprefix("^").partition("-")
-        span = set(range(int(first), int(last or first) + 1))
-        chosen = chosen - span if part.strip().startswith("^") else chosen | span
-    return [number for number in every if number in chosen]
+    chosen = set() if mask else {*numbers}
+    for part in map(str.strip, mask.split(",")):
+        span = {*ranges(part.removeprefix("^"))}
+        chosen = chosen - span if part.startswith("^") else chosen | span
+    return sorted(chosen.intersection(numbers))
+
+
+def cells(sysfs: Path = SYSFS) -> tuple[NumaCell, ...]:
+    """The machine's NUMA nodes, with the threads of each CPU's core and the distances to other nodes."""
+    nodes = []
+    for node in sorted((sysfs / "node").glob("node[0-9]*"), key=lambda path: int(path.name.removeprefix("node"))):
+        cpus = tuple((cpu, _siblings(sysfs, cpu)) for cpu in ranges((node / "cpulist").read_text()))
+        distances = tuple(enumerate(int(d) for d in (node / "distance").read_text().split()))
+        nodes.append(NumaCell(int(node.name.removeprefix("node")), cpus, distances))
+    return tuple(nodes)
+
+
+def _siblings(sysfs: Path, cpu: int) -> tuple[int, ...]:
+    with suppress(OSError):
+        return ranges((sysfs / f"cpu/cpu{cpu}/topology/thread_siblings_list").read_text())
+    return (cpu,)
+
+
+def ranges(text: str) -> tuple[int, ...]:
+    """The kernel's lists, such as 0-3,8."""
+    numbers: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return tuple(numbers)

@@ -1,8 +1,9 @@
-"""A launcher Pod that is worked on, and how something is attempted for it: at once, and again after growing pauses."""
+"""A launcher Pod that is worked on, what is done next for it, and how: at once, and again after growing pauses."""
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import hashlib
 import logging
 import time
@@ -12,21 +13,21 @@ from dataclasses import dataclass, field
 import msgspec
 
 from virtfleet.api import names
+from virtfleet.api.names import FINAL
 from virtfleet.domain.errors import DomainError
 from virtfleet.handler.migration.outgoing import Outgoing
 from virtfleet.handler.migration.proxy import Incoming
 from virtfleet.handler.network.networks import NetworkError, arrived
 from virtfleet.handler.pods.hostdisks import NoDisk
-from virtfleet.handler.pods.launchers import Launcher, Unresponsive
+from virtfleet.handler.pods.launchers import Launcher, Presence, Unresponsive
 from virtfleet.handler.vms import plugging
-from virtfleet.handler.vms.decisions import Step
-from virtfleet.handler.vms.instances import Instance
+from virtfleet.handler.vms.instances import Instance, Role
 from virtfleet.handler.vms.preparation import NotPossible
 from virtfleet.handler.vms.records import VmRecord
 from virtfleet.hypervisors.registry import UnknownHypervisor
 from virtfleet.kube.events import Recorder
 from virtfleet.protocol.client import Refused
-from virtfleet.protocol.messages import GuestInfo
+from virtfleet.protocol.messages import DomainState, GuestInfo, Status
 from virtfleet.work.pacing import Backoff
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,32 @@ _RETRY_FIRST, _RETRY_MOST = 1.0, 60.0
 _LONGEST_WORDS = 2000  # of a message, which may be anybody's: libvirt's, the launcher's
 # What says by itself what is wrong. Anything else nobody has thought of, and its trace is needed.
 _EXPLAINED = (NotPossible, NoDisk, NetworkError, Refused, Unresponsive, DomainError, UnknownHypervisor, OSError)
+
+
+class Step(enum.Enum):
+    """In the order in which they are considered: an end that was asked for goes before everything else."""
+
+    NOTHING = "nothing"
+    KILL = "kill"
+    PREPARE = "prepare"
+    SHUT_DOWN = "shut down"
+    START = "start"
+    UPDATE = "update"
+
+
+def next_step(instance: Instance, role: Role, presence: Presence, state: DomainState | None) -> Step:
+    """What is done next. Where nothing is known of the domain, nothing is done to it."""
+    if presence is not Presence.HERE or state is None or state.status.ended:
+        return Step.NOTHING
+    if instance.phase in FINAL:
+        return Step.KILL
+    if role is Role.TARGET:  # the guest's end is the source's business, and with it this Pod's
+        return Step.PREPARE if state.status is Status.ABSENT else Step.NOTHING
+    if instance.deleting:
+        return Step.SHUT_DOWN
+    if state.stopping:
+        return Step.NOTHING
+    return Step.START if state.status is Status.ABSENT else Step.UPDATE
 
 
 @dataclass(slots=True)
@@ -88,12 +115,12 @@ class PodWork:
 Act = Callable[[Step, bytes], Awaitable[None]]
 
 
+@dataclass
 class Attempts:
     """How things are attempted on a node. What fails is told to the owner of the VM, once for each reason."""
 
-    def __init__(self, recorder: Recorder, node: str) -> None:
-        self._recorder = recorder
-        self._node = node
+    _recorder: Recorder
+    _node: str
 
     async def make(self, instance: Instance, vm: PodWork, step: Step, act: Act) -> float | None:
         """Do a step; the answer is when to try again what failed.
@@ -113,21 +140,17 @@ class Attempts:
         try:
             await act(step, wanted)
         except Exception as error:
-            self._complain(instance, vm, error)
+            before, vm.trouble = vm.trouble, self.words(error)
+            if vm.trouble != before:
+                trace = None if isinstance(error, _EXPLAINED) else error
+                logger.warning("%s: %s", vm.record.key, vm.trouble, exc_info=trace)
+                self._recorder.warning(instance.reference, SYNC_EVENT, vm.trouble)
             pause = vm.pause.next()
             vm.retry_at = time.monotonic() + pause
             return pause
         vm.trouble = ""
         vm.pause.reset()
         return None
-
-    def _complain(self, instance: Instance, vm: PodWork, error: Exception) -> None:
-        trouble = self.words(error)
-        if trouble != vm.trouble:
-            trace = None if isinstance(error, _EXPLAINED) else error
-            logger.warning("%s: %s", vm.record.key, trouble, exc_info=trace)
-            self._recorder.warning(instance.reference, SYNC_EVENT, trouble)
-        vm.trouble = trouble
 
     def words(self, error: Exception) -> str:
         """What is wrong and what to do about it, for the owner of a VM."""

@@ -8,40 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
 from contextlib import AsyncExitStack
 from ipaddress import IPv4Network
 
-import orjson
-
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
-from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import PODS, Obj
-from virtfleet.local.node import cgroups, hostimage, mounts, network
+from virtfleet.kube.resource import Obj
+from virtfleet.local.node import cgroups, mounts, network
 from virtfleet.local.node.assembly import NodeParts
 from virtfleet.local.node.containers import Container
-from virtfleet.local.node.devices import Devices
 from virtfleet.local.node.layout import Layout
-from virtfleet.local.node.network import ClusterNetwork, node_address
-from virtfleet.local.node.nodestatus import NodeObject
+from virtfleet.local.node.network import ClusterNetwork
 from virtfleet.local.node.podworker import PodWorker
 from virtfleet.local.node.pretend import PretendPlugin
-from virtfleet.local.node.pulling import Puller
-from virtfleet.local.node.runtime import Runtime, remove_group
-from virtfleet.local.node.sandbox import Sandboxes
-from virtfleet.local.node.secondary import SecondaryNetworks
+from virtfleet.local.node.runtime import remove_group
 from virtfleet.local.node.server import AgentServer
-from virtfleet.local.node.volumes import Volumes
 from virtfleet.local.nodesfile import NodeSpec
 from virtfleet.work.locks import locked
 
 log = logging.getLogger(__name__)
-
-
-class AlreadyRunning(Exception):
-    """Another process is this node's agent."""
 
 
 class Agent:
@@ -52,29 +37,7 @@ class Agent:
     ) -> None:
         self._layout, self._network, self._range, self._spec = layout, net, addresses, spec
         layout.create()
-        store = hostimage.open_store(layout.images)
-        puller = Puller(store)
-        devices = Devices(layout.kubelet / "device-plugins", lambda: self._object.changed())
-        self._object = NodeObject(api, spec, addresses, layout.data, devices.offers)
-        self._recorder = Recorder(api, "kubelet", spec.name)
-        self._pods: Cache[Obj] = Cache(api, PODS, fields=f"spec.nodeName={spec.name}", decode=orjson.loads)
-        self.node = NodeParts(
-            layout=layout,
-            api=api,
-            store=store,
-            puller=puller,
-            runtime=Runtime(layout, self._ended),
-            sandboxes=Sandboxes(layout, net, addresses),
-            networks=SecondaryNetworks(layout, net, api),
-            volumes=Volumes(layout, api, store, puller),
-            devices=devices,
-            addresses=(str(node_address(addresses)),),
-            allocatable=self._object.allocatable,
-            pods=self._pods.list,
-            api_server=str(net.services[1]),
-            # Making pods is bound by the processors: of many at once, a few at a time, so that the first soon run.
-            turns=asyncio.Semaphore(2 * (os.cpu_count() or 1)),
-        )
+        self.node = NodeParts(layout, api, net, addresses, spec, self._ended)
         self.workers: dict[str, PodWorker] = {}  # by pod uid
         self.ready = asyncio.Event()
 
@@ -84,7 +47,7 @@ class Agent:
             try:  # two agents of one node would undo each other's work
                 stack.enter_context(locked(self._layout.home / "agent.lock", wait=False))
             except BlockingIOError:
-                raise AlreadyRunning(f"another agent runs for node {self._spec.name} in {self._layout.data}") from None
+                raise RuntimeError(f"another agent runs for node {self._spec.name} in {self._layout.data}") from None
             mounts.share(self._layout.root)
             await network.set_up(self._network, self._range)
             devices = await self.node.devices.start()
@@ -94,16 +57,17 @@ class Agent:
                 plugin = PretendPlugin(self._layout.kubelet / "device-plugins", resource, count)
                 await stack.enter_async_context(plugin.serving())
             stack.callback(self.node.runtime.close)
-            adopted = self.node.runtime.adopt()
-            await self._object.register()
+            adopted = await self.node.runtime.adopt()
+            await self.node.object.register()
             await stack.enter_async_context(AgentServer(self._layout, self.node.runtime, self.workers).serving())
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._pods.run())
-                group.create_task(self._recorder.run())
-                await self._pods.synced.wait()
+                group.create_task(self.node.pods.run())
+                group.create_task(self.node.recorder.run())
+                await self.node.pods.synced.wait()
                 await self._tidy_up(adopted)
-                self._pods.on_change(lambda key, old, new: self._changed(old, new, adopted))
-                group.create_task(self._object.run())
+                self.node.pods.on_change(lambda key, old, new: self._changed(old, new, adopted))
+                group.create_task(self.node.object.reporting())
+                group.create_task(self.node.object.renewing())
                 stack.push_async_callback(self._stop_workers)
                 group.create_task(self._announce())
                 self.ready.set()
@@ -111,14 +75,14 @@ class Agent:
 
     async def _announce(self) -> None:
         await asyncio.gather(*(worker.reported.wait() for worker in list(self.workers.values())))
-        await self._object.announce()
+        await self.node.object.announce()
 
     async def _tidy_up(self, adopted: list[Container]) -> None:
         """Remove what belongs to no pod of this node any more."""
-        wanted = {pod["metadata"]["uid"] for pod in self._pods.list()}
-        for run in [run for run in adopted if run.pod not in wanted]:
-            await self.node.runtime.remove(run)
-            adopted.remove(run)
+        wanted = {pod["metadata"]["uid"] for pod in self.node.pods.list()}
+        for run in adopted:
+            if run.pod not in wanted:
+                await self.node.runtime.remove(run)
         await self.node.sandboxes.adopt(wanted)
         self.node.devices.keep_only(wanted)
         for path in (self._layout.kubelet / "pods").iterdir():
@@ -138,7 +102,7 @@ class Agent:
             worker.update(new)
         elif new is not None:
             mine = [run for run in adopted if run.pod == uid]
-            worker = self.workers[uid] = PodWorker(self.node, self._recorder, new, mine)
+            worker = self.workers[uid] = PodWorker(self.node, new, mine)
             worker.task.add_done_callback(lambda _: self.workers.pop(uid, None))
 
     def _ended(self, run: Container) -> None:

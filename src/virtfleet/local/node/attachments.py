@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 
 import msgspec
@@ -25,7 +25,6 @@ _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 _MAC = re.compile(r"[\da-f][02468ace](:[\da-f]{2}){5}", re.ASCII)
 _TAKEN = ("lo", "eth0", "all", "default")
 _MTU, _USUAL_MTU = (576, 65535), 1500
-_KINDS = {4: IPv4Address, 6: IPv6Address}
 _BESIDE = ("tuning",)  # plugins that have nothing to do here: hardware addresses are set with the interface
 
 
@@ -47,7 +46,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Pool(msgspec.Struct, frozen=True):
-    """Addresses that are given out one by one."""
+    """Addresses that are given out one by one, by their number in the network."""
 
     network: IPv4Network | IPv6Network
     first: int
@@ -57,7 +56,7 @@ class Pool(msgspec.Struct, frozen=True):
     def choose(self, taken: Collection[str]) -> str:
         """One that nobody has, with its prefix."""
         for number in range(self.first, min(self.last, self.first + len(taken) + 1) + 1):
-            address = f"{_KINDS[self.network.version](number)}/{self.network.prefixlen}"
+            address = f"{self.network[number]}/{self.network.prefixlen}"
             if address not in taken and address.partition("/")[0] != self.gateway:
                 return address
         raise Unusable(f"no address is free in {self.network}")
@@ -194,9 +193,9 @@ def _pool(asked: _Range) -> Pool:
     network = ip_network(asked.subnet)
     if network.num_addresses < 4:
         raise ValueError(f"subnet {network} has no room; use a larger one")
-    start, end = int(network.network_address), int(network.broadcast_address)
-    first = int(ip_address(asked.range_start)) if asked.range_start else start + 1
-    last = int(ip_address(asked.range_end)) if asked.range_end else end - 1
-    if not start < first <= last < end:
+    start, end = int(network.network_address), network.num_addresses - 1
+    first = int(ip_address(asked.range_start)) - start if asked.range_start else 1
+    last = int(ip_address(asked.range_end)) - start if asked.range_end else end - 1
+    if not 0 < first <= last < end:
         raise ValueError(f"{asked.range_start}-{asked.range_end} is not a range within {network}")
     return Pool(network, first, last, str(ip_address(asked.gateway)) if asked.gateway else str(network[1]))

@@ -6,12 +6,12 @@ device plugins allotted) is looked up by the caller and comes in as data.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import starmap
 from typing import Any
+
+import msgspec
 
 from virtfleet.kube import seccomp
 from virtfleet.kube.resource import Obj
@@ -41,25 +41,17 @@ class Mount:
     propagation: str = "rprivate"
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A device node: where it is on the machine, where the container gets it, and what it may do with it."""
+class Device(msgspec.Struct, frozen=True):
+    """A device node as the runtime is told of it, and what its container may do with it."""
 
-    path: str
-    kind: str  # c or b
+    path: str  # where the container gets it
+    type: str  # c or b
     major: int
     minor: int
-    mode: int = 0o666
+    mode: int = msgspec.field(name="fileMode", default=0o666)
     uid: int = 0
     gid: int = 0
     access: str = "rwm"
-
-    @classmethod
-    def of(cls, path: str, info: os.stat_result, access: str = "rwm") -> Device:
-        """The device that `info` is about, at `path` of a container."""
-        mode, number = info.st_mode, info.st_rdev
-        kind = "b" if stat.S_ISBLK(mode) else "c"
-        return cls(path, kind, os.major(number), os.minor(number), stat.S_IMODE(mode), info.st_uid, info.st_gid, access)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +80,6 @@ class Parts:
     underlays: Mapping[str, Sequence[str]] = field(default_factory=dict)
     devices: Sequence[Device] = ()
     seccomp: dict[str, Any] | None = None  # a Localhost profile
-    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 def config(pod: Obj, container: Obj, parts: Parts, host: HostFacts) -> dict[str, Any]:
@@ -101,7 +92,7 @@ def config(pod: Obj, container: Obj, parts: Parts, host: HostFacts) -> dict[str,
         "namespaces": [{"type": "mount"}, *joined],
         "cgroupsPath": parts.cgroup,
         "resources": {**cgroups.resources(container), "devices": _device_rules(privileged, devices)},
-        "devices": [_node(device) for device in devices],
+        "devices": [msgspec.to_builtins(device) for device in devices],
         **masks(container),
     }
     if sysctls := (pod["spec"].get("securityContext") or {}).get("sysctls"):
@@ -120,13 +111,16 @@ def config(pod: Obj, container: Obj, parts: Parts, host: HostFacts) -> dict[str,
         },
         "process": _process(pod, container, parts, granted, host),
         "mounts": [*_system(privileged), *starmap(_underlay, parts.underlays.items()), *map(_bind, parts.mounts)],
-        "annotations": dict(parts.annotations),
         "linux": linux,
     }
 
 
 def _process(pod: Obj, container: Obj, parts: Parts, granted: Sequence[str], host: HostFacts) -> dict[str, Any]:
-    args = command_line(container, parts.image)
+    # A container's command replaces the image's entrypoint and, with it, the image's arguments.
+    entrypoint, arguments = container.get("command"), container.get("args")
+    if arguments is None:
+        arguments = [] if entrypoint else parts.image.command
+    args = [*(entrypoint or parts.image.entrypoint), *arguments]
     if not args:
         raise ConfigError(f"no command specified: neither container {container['name']} nor its image has one")
     escalation = (container.get("securityContext") or {}).get("allowPrivilegeEscalation")
@@ -143,14 +137,6 @@ def _process(pod: Obj, container: Obj, parts: Parts, granted: Sequence[str], hos
     }
 
 
-def command_line(container: Obj, image: Image) -> list[str]:
-    """A container's command replaces the image's entrypoint and, with it, the image's arguments."""
-    entrypoint, arguments = container.get("command"), container.get("args")
-    if arguments is None:
-        arguments = [] if entrypoint else list(image.command)
-    return [*(entrypoint or image.entrypoint), *arguments]
-
-
 def environment(image: Image, declared: Mapping[str, str], hostname: str, more: Mapping[str, str]) -> list[str]:
     """The image's variables, those that device plugins add, and the container's, in that order of precedence."""
     merged = dict(entry.partition("=")[::2] for entry in (_DEFAULT_PATH, f"HOSTNAME={hostname}", *image.env))
@@ -158,14 +144,10 @@ def environment(image: Image, declared: Mapping[str, str], hostname: str, more: 
 
 
 def _seccomp(pod: Obj, container: Obj, parts: Parts, granted: Sequence[str], host: HostFacts) -> dict[str, Any] | None:
-    if is_privileged(container):
+    wanted = (setting(pod, container, "seccompProfile") or {}).get("type")
+    if is_privileged(container) or wanted not in ("RuntimeDefault", "Localhost"):
         return None
-    match (setting(pod, container, "seccompProfile") or {}).get("type"):
-        case "RuntimeDefault":
-            return seccomp.profile(granted, host.architecture)
-        case "Localhost":
-            return parts.seccomp
-    return None
+    return seccomp.profile(granted, host.architecture) if wanted == "RuntimeDefault" else parts.seccomp
 
 
 def _system(privileged: bool) -> Iterator[dict[str, Any]]:
@@ -189,21 +171,9 @@ def _mount(destination: str, kind: str, source: str, options: list[str]) -> dict
     return {"destination": destination, "type": kind, "source": source, "options": options}
 
 
-def _node(device: Device) -> dict[str, Any]:
-    return {
-        "path": device.path,
-        "type": device.kind,
-        "major": device.major,
-        "minor": device.minor,
-        "fileMode": device.mode,
-        "uid": device.uid,
-        "gid": device.gid,
-    }
-
-
 def _device_rules(privileged: bool, devices: Iterable[Device]) -> list[dict[str, Any]]:
     """Nothing but what is named; the runtime itself adds null, zero, full, random, urandom, tty and the terminals."""
     if privileged:
         return [{"allow": True, "access": "rwm"}]
-    given = ({"type": d.kind, "major": d.major, "minor": d.minor, "access": d.access} for d in devices)
+    given = ({"type": d.type, "major": d.major, "minor": d.minor, "access": d.access} for d in devices)
     return [{"allow": False, "access": "rwm"}, *({"allow": True, **rule} for rule in given)]

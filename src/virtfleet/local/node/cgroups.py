@@ -86,15 +86,10 @@ def kill_all(path: str) -> None:
 
 def remove(path: str) -> bool:
     """Remove the empty group `path` and those below it, in every hierarchy; False while a process still dies in one."""
-    gone = True
     for group in _groups(path):
-        try:
+        with contextlib.suppress(OSError):
             group.rmdir()
-        except FileNotFoundError:
-            continue
-        except OSError:
-            gone = False
-    return gone
+    return not any(_groups(path))
 
 
 def remove_if_empty(path: str) -> None:

@@ -48,34 +48,24 @@ class Container(msgspec.Struct, kw_only=True, omit_defaults=True):
     @property
     def stop_number(self) -> int:
         """The signal that asks it to end."""
-        if self.stop_signal.isdigit():
-            return int(self.stop_signal)
-        known = f"SIG{self.stop_signal.upper().removeprefix('SIG')}"
-        return signal.Signals[known] if known in signal.Signals.__members__ else signal.SIGTERM
+        name = f"SIG{self.stop_signal.upper().removeprefix('SIG')}"
+        known = signal.Signals.__members__.get(name, signal.SIGTERM)
+        return int(self.stop_signal) if self.stop_signal.isdigit() else known
+
+    def save(self, home: Path) -> None:
+        write_atomically(home / "container.json", msgspec.json.encode(self))
 
     def fail(self, now: float, exit_code: int, reason: str, message: str) -> None:
         self.finished, self.exit_code, self.reason, self.message = now, exit_code, reason, message
 
 
-class ContainerFiles:
-    """The directories of a node's containers: bundle, writable layer and record of each."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def path(self, container_id: str) -> Path:
-        return self._directory / container_id
-
-    def save(self, container: Container) -> None:
-        write_atomically(self.path(container.id) / "container.json", msgspec.json.encode(container))
-
-    def load(self) -> Iterator[tuple[Path, Container | None]]:
-        """Every directory with its record; None for one that an agent was killed in the middle of making."""
-        for path in sorted(self._directory.glob("*")):
-            try:
-                yield path, msgspec.json.decode((path / "container.json").read_bytes(), type=Container)
-            except (FileNotFoundError, msgspec.DecodeError):
-                yield path, None
+def records(directory: Path) -> Iterator[tuple[Path, Container | None]]:
+    """Every container's directory with its record; None for one that an agent was killed in the middle of making."""
+    for path in sorted(directory.glob("*")):
+        try:
+            yield path, msgspec.json.decode((path / "container.json").read_bytes(), type=Container)
+        except (FileNotFoundError, msgspec.DecodeError):
+            yield path, None
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,6 @@ class Allocation(msgspec.Struct, kw_only=True):
     envs: dict[str, str] = {}
     mounts: list[tuple[str, str, bool]] = []  # host path, container path, read-only
     devices: list[tuple[str, str, str]] = []  # host path, container path, permissions
-    annotations: dict[str, str] = {}
 
 
 Allocations = dict[str, dict[str, list[Allocation]]]  # pod -> container -> what it got
@@ -84,11 +83,8 @@ class Devices:
             content = (self._directory / _CHECKPOINT).read_bytes()
             self._allocations = msgspec.json.decode(content, type=Allocations)
         server = await serve("Registration", self, self._directory / KUBELET_SOCKET)
-        self._expect_plugins()
-        return server
-
-    def _expect_plugins(self) -> None:
         self._complete = time.monotonic() + _RETURN
+        return server
 
     async def stop(self) -> None:
         for plugin in self._plugins.values():
@@ -101,9 +97,8 @@ class Devices:
     async def Register(self, request: Any, context: Any) -> Any:
         """A plugin has come, or come again."""
         if request.version != VERSION:
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, f"requested API version {request.version!r} is not supported"
-            )
+            why = f"requested API version {request.version!r} is not supported"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
         plugin = Plugin(request.resource_name, channel(self._directory / request.endpoint))
         try:
             asking = caller(plugin.channel, "DevicePlugin", "GetDevicePluginOptions")
@@ -128,9 +123,13 @@ class Devices:
                 self._changed()
         except grpc.aio.AioRpcError as error:
             log.info("device plugin for %s is gone: %s", plugin.resource, error.details())
-        plugin.health = dict.fromkeys(plugin.health, False)
-        self._expect_plugins()
+        self._lost(plugin)
         self._changed()
+
+    def _lost(self, plugin: Plugin) -> None:
+        """It has ended, and is waited for to come again."""
+        plugin.health = dict.fromkeys(plugin.health, False)
+        self._complete = time.monotonic() + _RETURN
 
     async def admit(self, pod: Obj) -> None:
         """Allot what the pod's containers ask for, unless that was done before."""
@@ -143,9 +142,8 @@ class Devices:
                 for resource, count in _wanted(container).items():
                     got = await self._allot(resource, count, allotted)
                     allotted.setdefault(container["name"], []).append(got)
-            if allotted:
-                self._allocations[uid] = allotted
-                self._save()
+            self._allocations[uid] = allotted
+            self._save()
 
     async def _allot(self, resource: str, count: int, before: dict[str, list[Allocation]]) -> Allocation:
         """`before` is what the pod has been allotted already."""
@@ -153,27 +151,23 @@ class Devices:
         while True:
             plugin, ids = self._plugins.get(resource), self._free(resource, before)[:count]
             if plugin and len(ids) == count:
-                request = message("ContainerAllocateRequest", devices_ids=ids)
                 allocate = caller(plugin.channel, "DevicePlugin", "Allocate")
+                request = message("ContainerAllocateRequest", devices_ids=ids)
+                asked = message("AllocateRequest", container_requests=[request])
                 try:
-                    answer = await allocate(
-                        message("AllocateRequest", container_requests=[request]), timeout=_CALL_TIMEOUT
-                    )
+                    answer = await allocate(asked, timeout=_CALL_TIMEOUT)
                     break
                 except grpc.aio.AioRpcError as error:
                     if lost or error.code() is not grpc.StatusCode.UNAVAILABLE:
                         said = f"Allocate failed due to rpc error: {error.details()}, which is unexpected"
                         raise AdmissionRefused(said) from None
-                    lost = True  # it has ended, and is asked again once it is back
-                    plugin.health = dict.fromkeys(plugin.health, False)
-                    self._expect_plugins()
+                    lost = True  # it is asked again once it is back
+                    self._lost(plugin)
             elif time.monotonic() > self._complete:
-                if plugin is None:
-                    raise AdmissionRefused(f"Allocate failed due to no device plugin for {resource} on this node")
-                raise AdmissionRefused(
-                    f"Allocate failed due to requested number of devices unavailable for {resource}. "
-                    f"Requested: {count}, Available: {len(ids)}, which is unexpected"
-                )
+                why = f"requested number of devices unavailable for {resource}"
+                counts = f"Requested: {count}, Available: {len(ids)}, which is unexpected"
+                missing = f"{why}. {counts}" if plugin else f"no device plugin for {resource} on this node"
+                raise AdmissionRefused(f"Allocate failed due to {missing}")
             await asyncio.sleep(_LOOK)
         if len(answer.container_responses) != 1:
             raise AdmissionRefused(f"Allocate failed: the plugin for {resource} answered for no container")
@@ -184,7 +178,6 @@ class Devices:
             envs=dict(given.envs),
             mounts=[(m.host_path, m.container_path, m.read_only) for m in given.mounts],
             devices=[(d.host_path, d.container_path, d.permissions or "rwm") for d in given.devices],
-            annotations=dict(given.annotations),
         )
 
     def _free(self, resource: str, before: dict[str, list[Allocation]]) -> list[str]:
@@ -200,9 +193,8 @@ class Devices:
         if self._allocations.pop(uid, None) is not None:
             self._save()
 
-    def keep_only(self, uids: Iterable[str]) -> None:
-        wanted = set(uids)
-        for uid in [uid for uid in self._allocations if uid not in wanted]:
+    def keep_only(self, uids: set[str]) -> None:
+        for uid in self._allocations.keys() - uids:
             self.release(uid)
 
     def _save(self) -> None:
@@ -219,9 +211,5 @@ async def _close(plugin: Plugin) -> None:
 def _wanted(container: Obj) -> dict[str, int]:
     """Extended resources that a container asks for; hugepages and the like have no plugin."""
     limits = (container.get("resources") or {}).get("limits") or {}
-    counts = {name: Quantity.parse(amount).value() for name, amount in limits.items() if is_extended(name)}
-    return {name: count for name, count in sorted(counts.items()) if count}
-
-
-def is_extended(resource: str) -> bool:
-    return "/" in resource and not resource.partition("/")[0].endswith("kubernetes.io")
+    extended = [name for name in limits if "/" in name and not name.partition("/")[0].endswith("kubernetes.io")]
+    return {name: count for name in sorted(extended) if (count := Quantity.parse(limits[name]).value())}

@@ -5,19 +5,22 @@ The container's references are looked up, and $(NAME) is expanded.
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import orjson
+
 from virtfleet.api.quantity import Quantity
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.errors import ApiError
+from virtfleet.kube.errors import ApiError, ignoring, is_not_found
 from virtfleet.kube.resource import CONFIG_MAPS, SECRETS, Obj, Resource
 from virtfleet.local.node.lifecycle import all_containers
-from virtfleet.local.node.projections import object_of, values_of
 from virtfleet.local.node.security import ConfigError
 
 _REFERENCE = re.compile(r"\$(\$|\(([A-Za-z_.\-][\w.\-]*)\))")
+_OBJECTS = {"configMapRef": CONFIG_MAPS, "configMapKeyRef": CONFIG_MAPS, "secretRef": SECRETS, "secretKeyRef": SECRETS}
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.+)'\]")
 
 
@@ -30,55 +33,56 @@ class Facts:
     allocatable: Mapping[str, str]
 
 
+async def object_of(api: KubeApi, pod: Obj, res: Resource, name: str, source: Obj) -> Obj:
+    """An object beside the pod that a source refers to; an empty one where it is absent and may be so."""
+    with ignoring(lambda error: is_not_found(error) and bool(source.get("optional"))):
+        return await api.get(res, name, pod["metadata"]["namespace"])
+    return {}
+
+
+def values_of(obj: Obj) -> dict[str, bytes]:
+    """What a ConfigMap or Secret holds, by key."""
+    if obj.get("kind") == "Secret":
+        return {key: base64.b64decode(value) for key, value in (obj.get("data") or {}).items()}
+    text = {key: value.encode() for key, value in (obj.get("data") or {}).items()}
+    return text | {key: base64.b64decode(value) for key, value in (obj.get("binaryData") or {}).items()}
+
+
 async def declared(pod: Obj, container: Obj, api: KubeApi, facts: Facts, given: Mapping[str, str]) -> dict[str, str]:
     """`given` are variables that a spec may refer to and override, such as the API server's address."""
     result = dict(given)
     for source in container.get("envFrom") or ():
-        result |= await _whole_object(pod, source, api)
+        for kind, reference in source.items():
+            if kind in _OBJECTS:
+                values, prefix = await _values(pod, kind, reference, api), source.get("prefix") or ""
+                result |= {prefix + key: value for key, value in values.items()}
     for entry in container.get("env") or ():
-        source = entry.get("valueFrom")
-        if not source:
-            value: str | None = expand(entry.get("value") or "", result)
-        elif "configMapKeyRef" in source:
-            value = await _key(pod, source["configMapKeyRef"], CONFIG_MAPS, api)
-        elif "secretKeyRef" in source:
-            value = await _key(pod, source["secretKeyRef"], SECRETS, api)
+        source = entry.get("valueFrom") or {}
+        kind = next(iter(source), "")
+        if kind in _OBJECTS:
+            reference = source[kind]
+            value = (await _values(pod, kind, reference, api)).get(reference["key"])
+            if value is None and not reference.get("optional"):
+                where = f"{_OBJECTS[kind].kind} {pod['metadata']['namespace']}/{reference['name']}"
+                raise ConfigError(f"couldn't find key {reference['key']} in {where}")
         else:
-            value = learned(pod, source, container["name"], facts)
+            value = learned(pod, source, container["name"], facts) if kind else expand(entry.get("value") or "", result)
         if value is not None:
             result[entry["name"]] = value
     return result
 
 
+async def _values(pod: Obj, kind: str, reference: Obj, api: KubeApi) -> dict[str, str]:
+    try:
+        obj = await object_of(api, pod, _OBJECTS[kind], reference["name"], reference)
+    except ApiError as error:
+        raise ConfigError(error.message) from None
+    return {key: value.decode(errors="replace") for key, value in values_of(obj).items()}
+
+
 def expand(text: str, variables: Mapping[str, str]) -> str:
     """$(NAME) becomes the variable; an unknown one stays as written; $$ is a dollar sign."""
     return _REFERENCE.sub(lambda m: "$" if m[1] == "$" else variables.get(m[2], m[0]), text)
-
-
-async def _whole_object(pod: Obj, source: Obj, api: KubeApi) -> dict[str, str]:
-    prefix = source.get("prefix") or ""
-    for kind, res in (("configMapRef", CONFIG_MAPS), ("secretRef", SECRETS)):
-        if kind in source:
-            values = await _values(pod, source[kind], res, api)
-            return {prefix + key: value.decode(errors="replace") for key, value in values.items()}
-    return {}
-
-
-async def _values(pod: Obj, reference: Obj, res: Resource, api: KubeApi) -> Mapping[str, bytes]:
-    try:
-        return values_of(await object_of(api, pod, res, reference["name"], reference) or {})
-    except ApiError as error:
-        raise ConfigError(error.message) from None
-
-
-async def _key(pod: Obj, reference: Obj, res: Resource, api: KubeApi) -> str | None:
-    value = (await _values(pod, reference, res, api)).get(reference["key"])
-    if value is not None:
-        return value.decode(errors="replace")
-    if reference.get("optional"):
-        return None
-    where = f"{pod['metadata']['namespace']}/{reference['name']}"
-    raise ConfigError(f"couldn't find key {reference['key']} in {res.kind} {where}")
 
 
 def learned(pod: Obj, source: Obj, container: str, facts: Facts) -> str:
@@ -92,26 +96,21 @@ def learned(pod: Obj, source: Obj, container: str, facts: Facts) -> str:
 
 def field(pod: Obj, path: str, facts: Facts) -> str:
     """A field of the pod as text."""
-    meta, spec = pod["metadata"], pod["spec"]
+    meta, name = pod["metadata"], path.partition(".")[2]
     if match := _KEYED.fullmatch(path):
         return str((meta.get(match[1]) or {}).get(match[2], ""))
     match path:
         case "metadata.name" | "metadata.namespace" | "metadata.uid":
-            return str(meta[path.partition(".")[2]])
+            return str(meta[name])
         case "metadata.labels" | "metadata.annotations":
-            pairs = sorted((meta.get(path.partition(".")[2]) or {}).items())
-            return "\n".join(f'{key}="{_escaped(value)}"' for key, value in pairs)
+            pairs = sorted((meta.get(name) or {}).items())
+            return "\n".join(f"{key}={orjson.dumps(value).decode()}" for key, value in pairs)
         case "spec.nodeName" | "spec.serviceAccountName":
-            return str(spec.get(path.partition(".")[2]) or "")
-        case "status.podIP" | "status.hostIP":
-            return next(iter(facts.pod_ips if path == "status.podIP" else facts.host_ips), "")
-        case "status.podIPs" | "status.hostIPs":
-            return ",".join(facts.pod_ips if path == "status.podIPs" else facts.host_ips)
+            return str(pod["spec"].get(name) or "")
+        case "status.podIP" | "status.podIPs" | "status.hostIP" | "status.hostIPs":
+            addresses = facts.pod_ips if name.startswith("pod") else facts.host_ips
+            return ",".join(addresses if name.endswith("s") else addresses[:1])
     raise ConfigError(f"fieldRef: field {path!r} is not one that a container can learn of its pod")
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def resource(pod: Obj, reference: Obj, default_container: str, facts: Facts) -> str:

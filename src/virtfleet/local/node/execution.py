@@ -1,7 +1,10 @@
-"""A command in a container over a websocket, in the protocol that kubectl exec speaks (v4 and v5.channel.k8s.io).
+"""kubectl exec and attach over a websocket, in the protocol that they speak (v4 and v5.channel.k8s.io).
 
 Every message begins with the number of its channel. v5 adds a way to say that the sender's side of a channel is at its
 end, so that `kubectl exec -i` may close its standard input and still read the answer.
+
+Who attaches gets what the container says from then on. conmon has a socket for this. It waits for whoever is there to
+read, and the container waits with it: a client that does not keep up is let go, not waited for.
 """
 
 from __future__ import annotations
@@ -11,14 +14,15 @@ import contextlib
 import fcntl
 import os
 import pty
-import select
 import signal
+import socket as sockets
 import struct
 import termios
 import tty
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Coroutine
-from dataclasses import dataclass
-from typing import Annotated, Any
+from pathlib import Path
+from typing import IO, Annotated, Any
 
 import msgspec
 import orjson
@@ -28,38 +32,17 @@ from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import Obj
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.runtime import Runtime, end_exec
-from virtfleet.work.tasks import held
+from virtfleet.work.sockets import ready
+from virtfleet.work.tasks import first_of, held
 
 STDIN, STDOUT, STDERR, ERROR, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 PING_PERIOD = 20.0
 _CHUNK = 1 << 15
-
-
-@dataclass(slots=True)
-class _Terminal:
-    """Where a command's input and output go on this side: a pseudo-terminal, or pipes."""
-
-    process: asyncio.subprocess.Process
-    master: int | None = None
-
-    async def write(self, data: bytes) -> None:
-        if self.master is not None:
-            await asyncio.to_thread(os.write, self.master, data)
-        elif self.process.stdin is not None:
-            self.process.stdin.write(data)
-            with contextlib.suppress(ConnectionError):
-                await self.process.stdin.drain()
-
-    def end_input(self) -> None:
-        if self.master is None and self.process.stdin is not None:
-            self.process.stdin.close()
-
-    def resize(self, size: Size) -> None:
-        if self.master is not None:
-            fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", size.height, size.width, 0, 0))
-            with contextlib.suppress(ProcessLookupError):
-                self.process.send_signal(signal.SIGWINCH)  # runc passes the size on
+_AHEAD = 128  # packets of at most 8 KiB that a client may be behind
+_PACKET, _LARGEST = 1 << 13, 1 << 16  # bytes of one that we send to conmon, and of one that we take
+_LAST_WORD = 60.0  # seconds in which the client may read why it was let go
+_CHANNELS = {2: STDOUT, 3: STDERR}  # by conmon's numbers, of which each packet has one in front
 
 
 async def opened(request: web.Request) -> tuple[web.WebSocketResponse, dict[str, bool]]:
@@ -86,10 +69,10 @@ async def execute(request: web.Request, runtime: Runtime, run: Container) -> web
     if not command:
         raise ApiError("BadRequest", "you must specify at least 1 command for the container")
     socket, wanted = await opened(request)
-    terminal = await _open(runtime, run, command, wanted)
-    readers = [held(reader, "output of a command") for reader in _outputs(socket, terminal)]
-    incoming = held(_incoming(socket, terminal), "input of a command")
-    finished = held(terminal.process.wait(), "command")
+    process, terminal = await _begun(runtime, run, command, wanted)
+    readers = [held(reader, "output of a command") for reader in _outputs(socket, process, terminal)]
+    incoming = held(_incoming(socket, process, terminal), "input of a command")
+    finished = held(process.wait(), "command")
     try:
         # The client may go first; then the command goes too.
         await asyncio.wait([incoming, finished], return_when=asyncio.FIRST_COMPLETED)
@@ -97,13 +80,13 @@ async def execute(request: web.Request, runtime: Runtime, run: Container) -> web
             await asyncio.gather(*readers, return_exceptions=True)
             await socket.send_bytes(bytes([ERROR]) + orjson.dumps(outcome(finished.result())))
     finally:
-        if terminal.process.returncode is None:
-            end_exec(terminal.process)
+        if process.returncode is None:
+            end_exec(process)
         await finished
         for task in (incoming, *readers):
             task.cancel()
-        if terminal.master is not None:
-            os.close(terminal.master)
+        if terminal is not None:
+            terminal.close()
         await socket.close()
     return socket
 
@@ -121,7 +104,10 @@ def outcome(code: int) -> Obj:
     }
 
 
-async def _open(runtime: Runtime, run: Container, command: list[str], wanted: dict[str, bool]) -> _Terminal:
+async def _begun(
+    runtime: Runtime, run: Container, command: list[str], wanted: dict[str, bool]
+) -> tuple[Process, IO[bytes] | None]:
+    """The command, with pipes or with the terminal whose side that is ours comes with it."""
     if wanted["tty"]:
         master, slave = pty.openpty()
         tty.setraw(slave)  # echo and line editing are the container's terminal's business
@@ -129,16 +115,18 @@ async def _open(runtime: Runtime, run: Container, command: list[str], wanted: di
             process = await runtime.exec(run, command, tty=True, stdin=slave, stdout=slave, stderr=slave)
         finally:
             os.close(slave)
-        return _Terminal(process, master)
+        return process, os.fdopen(master, "r+b", buffering=0)
     pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     streams: dict[str, Any] = {name: pipe if wanted[name] else null for name in ("stdin", "stdout", "stderr")}
-    return _Terminal(await runtime.exec(run, command, **streams))
+    return await runtime.exec(run, command, **streams), None
 
 
-def _outputs(socket: web.WebSocketResponse, terminal: _Terminal) -> list[Coroutine[None, None, None]]:
-    if terminal.master is not None:
-        return [_terminal_output(socket, terminal.master)]
-    pipes = ((terminal.process.stdout, STDOUT), (terminal.process.stderr, STDERR))
+def _outputs(
+    socket: web.WebSocketResponse, process: Process, terminal: IO[bytes] | None
+) -> list[Coroutine[None, None, None]]:
+    if terminal is not None:
+        return [_terminal_output(socket, terminal)]
+    pipes = ((process.stdout, STDOUT), (process.stderr, STDERR))
     return [_pipe_output(socket, pipe, channel) for pipe, channel in pipes if pipe is not None]
 
 
@@ -147,33 +135,32 @@ async def _pipe_output(socket: web.WebSocketResponse, pipe: asyncio.StreamReader
         await socket.send_bytes(bytes([channel]) + data)
 
 
-async def _terminal_output(socket: web.WebSocketResponse, master: int) -> None:
-    loop, ready = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(master, ready.set)
-    try:
-        while True:
-            await ready.wait()
-            ready.clear()
-            if not select.select([master], [], [], 0)[0]:  # read by the turn before
-                continue
-            try:
-                data = os.read(master, _CHUNK)
-            except OSError:  # the other side of a terminal that is closed reads as an input/output error
-                return
-            await socket.send_bytes(bytes([STDOUT]) + data)
-    finally:
-        loop.remove_reader(master)
+async def _terminal_output(socket: web.WebSocketResponse, terminal: IO[bytes]) -> None:
+    while True:
+        await ready(terminal, writable=False)
+        try:
+            data = os.read(terminal.fileno(), _CHUNK)
+        except OSError:  # the other side of a terminal that is closed reads as an input/output error
+            return
+        await socket.send_bytes(bytes([STDOUT]) + data)
 
 
-async def _incoming(socket: web.WebSocketResponse, terminal: _Terminal) -> None:
+async def _incoming(socket: web.WebSocketResponse, process: Process, terminal: IO[bytes] | None) -> None:
     """Until the client is gone."""
     async for what in incoming(socket):
         if isinstance(what, Size):
-            terminal.resize(what)
-        elif what:
-            await terminal.write(what)
-        else:
-            terminal.end_input()
+            if terminal is not None:
+                fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", what.height, what.width, 0, 0))
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGWINCH)  # runc passes the size on
+        elif terminal is not None:
+            await asyncio.to_thread(terminal.write, what)
+        elif process.stdin is not None and what:
+            process.stdin.write(what)
+            with contextlib.suppress(ConnectionError):
+                await process.stdin.drain()
+        elif process.stdin is not None:
+            process.stdin.close()
 
 
 class Size(msgspec.Struct, rename="pascal"):
@@ -196,3 +183,88 @@ async def incoming(socket: web.WebSocketResponse) -> AsyncIterator[bytes | Size]
                 yield msgspec.json.decode(data, type=Size)
         elif channel == CLOSE and data[:1] == bytes([STDIN]):
             yield b""
+
+
+class _Behind(Exception):
+    """The client does not read as fast as the container speaks."""
+
+
+async def attach(request: web.Request, home: Path, *, stdin: bool) -> web.StreamResponse:
+    """`home` is where conmon has the container's sockets; `stdin` says whether the container has an input."""
+    socket, wanted = await opened(request)
+    link, why = sockets.socket(sockets.AF_UNIX, sockets.SOCK_SEQPACKET), ""
+    try:
+        await _connect(link, home)
+        channels = [channel for channel, name in ((STDOUT, "stdout"), (STDERR, "stderr")) if wanted[name]]
+        await first_of(
+            _conmon_output(socket, link, channels),
+            _conmon_input(socket, link, home, stdin=stdin and wanted["stdin"]),
+            pinging(socket),
+        )
+    except _Behind:
+        why = "the client did not read fast enough"
+    except OSError as error:
+        why = f"the container cannot be attached to: {error}"
+    finally:
+        link.close()
+    with contextlib.suppress(OSError):
+        async with asyncio.timeout(_LAST_WORD):
+            end = {"metadata": {}, "status": "Failure", "message": why} if why else outcome(0)
+            await socket.send_bytes(bytes([ERROR]) + orjson.dumps(end))
+    await socket.close()
+    return socket
+
+
+async def _connect(link: sockets.socket, home: Path) -> None:
+    link.setblocking(False)
+    directory = os.open(home, os.O_PATH)  # its path may be too long for a socket's
+    try:
+        await asyncio.get_running_loop().sock_connect(link, f"/proc/self/fd/{directory}/attach")
+    finally:
+        os.close(directory)
+
+
+async def _conmon_output(socket: web.WebSocketResponse, link: sockets.socket, channels: list[int]) -> None:
+    """Until the container has ended."""
+    waiting: asyncio.Queue[bytes] = asyncio.Queue(_AHEAD)
+
+    async def read() -> None:
+        packet = b"..."
+        while packet:
+            packet = await asyncio.get_running_loop().sock_recv(link, _LARGEST)
+            try:
+                waiting.put_nowait(packet)
+            except asyncio.QueueFull:
+                raise _Behind from None
+        await waiting.join()
+
+    async def send() -> None:
+        while packet := await waiting.get():
+            channel = _CHANNELS.get(packet[0])
+            if channel in channels:
+                await socket.send_bytes(bytes([channel]) + packet[1:])
+            waiting.task_done()
+        waiting.task_done()
+
+    await first_of(read(), send())
+
+
+async def _conmon_input(socket: web.WebSocketResponse, link: sockets.socket, home: Path, *, stdin: bool) -> None:
+    """Until the client is gone."""
+    async for what in incoming(socket):
+        if isinstance(what, Size):
+            _resize(home, what)
+        elif stdin and what:
+            for start in range(0, len(what), _PACKET):
+                await asyncio.get_running_loop().sock_sendall(link, what[start : start + _PACKET])
+        elif stdin:
+            link.shutdown(sockets.SHUT_WR)
+
+
+def _resize(home: Path, size: Size) -> None:
+    with contextlib.suppress(OSError):  # it has no terminal, or has ended
+        control = os.open(home / "ctl", os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            os.write(control, f"1 {size.height} {size.width}\n".encode())
+        finally:
+            os.close(control)

@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import sysconfig
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -69,8 +70,8 @@ def open_store(directory: Path) -> ImageStore:
         _build(tree)
         layer = store.add_layer(tree, f"host-{tree_digest(tree)}")
     host = Image(name=canonical(HOST), layers=(layer,), on_host=True, env=ENV, command=("/bin/sh",))
-    of = {component: {"name": _name(component), "entrypoint": entrypoint(component)} for component in COMPONENTS}
-    for image in (host, *(msgspec.structs.replace(host, command=(), **changes) for changes in of.values())):
+    like = partial(msgspec.structs.replace, host, command=())
+    for image in (host, *(like(name=_name(component), entrypoint=entrypoint(component)) for component in COMPONENTS)):
         if store.find(image.name) != image:
             store.put(image)
     return store
@@ -106,23 +107,17 @@ def _build(tree: Path) -> None:
 
 def write_skeleton(tree: Path) -> None:
     """What an image of ours has beside /usr: accounts, directories, and the programs that start components."""
-    for name in _DIRECTORIES:
+    for name in (*_DIRECTORIES, "etc/ssl", BIN[1:]):
         (tree / name).mkdir(parents=True, mode=0o755, exist_ok=True)
     for name, mode in (("root", 0o700), ("tmp", 0o1777), ("var/tmp", 0o1777)):
         (tree / name).mkdir(exist_ok=True)
         (tree / name).chmod(mode)
     (tree / "var/run").symlink_to("/run")
-    _etc(tree / "etc")
-    scripts = tree / BIN[1:]
-    scripts.mkdir(parents=True, mode=0o755)
     for component, room in COMPONENTS.items():
-        script = scripts / component
+        script = tree / BIN[1:] / component
         script.write_text(f'#!/bin/sh\nexec /usr/bin/python3 -S -m {room} "$@"\n')
         script.chmod(0o755)
-
-
-def _etc(etc: Path) -> None:
-    (etc / "ssl").mkdir(parents=True, mode=0o755, exist_ok=True)
+    etc = tree / "etc"
     (etc / "passwd").write_text(
         "".join(f"{n}:x:{uid}:{uid}:{n}:{'/root' if not uid else '/'}:/bin/sh\n" for n, uid in _ACCOUNTS.items())
     )
@@ -138,9 +133,9 @@ def _public(etc: Path) -> None:
     for name in _PUBLIC_FILES:
         if os.path.isfile(f"/etc/{name}"):
             shutil.copyfile(f"/etc/{name}", etc / name)
-    if os.path.isfile("/etc/ssl/certs/ca-certificates.crt"):
+    if os.path.isfile(authorities := "/etc/ssl/certs/ca-certificates.crt"):
         (etc / "ssl/certs").mkdir(mode=0o755)
-        shutil.copyfile("/etc/ssl/certs/ca-certificates.crt", etc / "ssl/certs/ca-certificates.crt")
+        shutil.copyfile(authorities, etc / "ssl/certs/ca-certificates.crt")
         (etc / "ssl/cert.pem").symlink_to("certs/ca-certificates.crt")
     # awk, editors, iptables...: /usr/bin/x -> /etc/alternatives/x -> /usr/...
     (etc / "alternatives").mkdir(mode=0o755)

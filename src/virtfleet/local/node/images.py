@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -76,10 +76,8 @@ class ImageStore:
 
     def all(self) -> Iterator[Image]:
         for path in sorted(self._records.iterdir()) if self._records.is_dir() else ():
-            try:
+            with suppress(FileNotFoundError):  # removed meanwhile
                 yield msgspec.json.decode(path.read_bytes(), type=Image)
-            except FileNotFoundError:  # removed meanwhile
-                continue
 
     def find(self, name: str) -> Image | None:
         name = canonical(name)
@@ -166,7 +164,7 @@ class ImageStore:
         """
         trees = self.trees(image)
         return {
-            target: [*(str(part) for tree in trees if _filled(part := tree / target[1:])), source]
+            target: [*(str(part) for tree in trees if any((part := tree / target[1:]).glob("*"))), source]
             for target, source in (self._underlays.items() if image.on_host else ())
         }
 
@@ -231,10 +229,6 @@ def _copy(source: Path, tree: Path, target: str) -> None:
         shutil.copy2(source, destination)
     else:
         raise ImageError(f"{source}: no such file or directory to add to the image")
-
-
-def _filled(path: Path) -> bool:
-    return path.is_dir() and any(os.scandir(path))
 
 
 def _size(tree: Path) -> int:

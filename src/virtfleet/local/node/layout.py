@@ -39,10 +39,6 @@ class Layout:
         meta = pod["metadata"]
         return self.logs / f"{meta['namespace']}_{meta['name']}_{meta['uid']}"
 
-    def pod_volumes(self, uid: str) -> Path:
-        """Where kubelet has a pod's volumes; programs such as virt-handler look for them at this place."""
-        return self.kubelet / "pods" / uid / "volumes"
-
     def host_path(self, path: str) -> Path:
         """A hostPath as this node means it."""
         place = Path(path)

@@ -3,20 +3,29 @@
 Init containers run one after the other; then the ordinary containers run side by side. A sidecar is an init container
 that the next ones wait for only until it has started; it is run again whenever it ends, until the ordinary ones have.
 Whoever ends is run again as the restart policy says, after a pause that doubles with every try.
+
+Containers that run get other processors and memory if the node has room. The words are those of Kubernetes: a pod waits
+(`Deferred`) for others to go, or asks for more than the node has at all (`Infeasible`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from virtfleet.api.names import FINAL
 from virtfleet.kube.resource import Obj
-from virtfleet.local.apiserver.kinds.pod_spec import is_sidecar
+from virtfleet.local.apiserver.kinds.pod_spec import containers, is_sidecar
+from virtfleet.local.controllers.pods import amounts as counted
+from virtfleet.local.controllers.pods import total_requests
 from virtfleet.local.node.containers import Container
 
 FIRST_BACKOFF, LAST_BACKOFF = 10.0, 300.0
 LONG_RUN = 600.0  # a container that ran this long begins with no back-off again
+PENDING, DEFERRED, INFEASIBLE = "PodResizePending", "Deferred", "Infeasible"
+_PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 
 
 class Why(NamedTuple):
@@ -58,16 +67,24 @@ def debuggers(pod: Obj) -> list[Obj]:
 
 
 def all_containers(pod: Obj) -> list[Obj]:
-    return [*init_containers(pod), *pod["spec"]["containers"], *debuggers(pod)]
+    return [container for _, container in containers(pod["spec"])]
 
 
-def sidecars(pod: Obj) -> list[Obj]:
-    return [container for container in init_containers(pod) if is_sidecar(container)]
+def unserved(pod: Obj) -> str:
+    """What the pod asks of a Kubernetes node and not of this one, as a message: it fails at once. "" for nothing."""
+    fields = list(_fields(pod["spec"]))
+    return f"the local cluster has nothing for {', '.join(fields)}; leave that out" if fields else ""
 
 
-def lasting(pod: Obj) -> list[Obj]:
-    """The containers that run side by side when the pod is initialized."""
-    return [*sidecars(pod), *pod["spec"]["containers"]]
+def _fields(spec: Obj) -> Iterator[str]:
+    if spec.get("shareProcessNamespace"):
+        yield "spec.shareProcessNamespace"
+    for place, container in containers(spec):
+        if container.get("restartPolicy") and not (place.startswith("init") and is_sidecar(container)):
+            yield f"spec.{place}.restartPolicy"
+        if container.get("lifecycle"):
+            yield f"spec.{place}.lifecycle"
+        yield from (f"spec.{place}.{probe}.grpc" for probe in _PROBES if "grpc" in (container.get(probe) or {}))
 
 
 def plan(pod: Obj, seen: Mapping[str, Seen], now: float) -> Plan:
@@ -90,11 +107,6 @@ def plan(pod: Obj, seen: Mapping[str, Seen], now: float) -> Plan:
     over = [_keep(c, seen[c["name"]], policy, now, result) for c in pod["spec"]["containers"]]
     result.done = all(over)
     return result
-
-
-def is_through(container: Obj, view: Seen) -> bool:
-    """Whether the next one may begin after this init container."""
-    return view.started if is_sidecar(container) else has_succeeded(view)
 
 
 def has_succeeded(view: Seen) -> bool:
@@ -139,3 +151,45 @@ def next_backoff(run: Container | None) -> float:
 
 def _ran_long(run: Container) -> bool:
     return bool(run.started) and run.finished - run.started >= LONG_RUN
+
+
+def amounts(container: Obj) -> dict[str, dict[str, str]]:
+    """Requests and limits of a container."""
+    declared = container.get("resources") or {}
+    return {kind: dict(declared[kind]) for kind in ("requests", "limits") if declared.get(kind)}
+
+
+def due(pod: Obj, latest: Callable[[str], Container | None]) -> Iterator[tuple[Obj, Container]]:
+    """Containers that run with other resources than their spec asks for."""
+    for container in pod["spec"]["containers"]:
+        run = latest(container["name"])
+        if run and run.running and run.resources is not None and run.resources != amounts(container):
+            yield container, run
+
+
+def shortage(pod: Obj, pods: Iterable[Obj], allocatable: Mapping[str, str]) -> Why | None:
+    """What the node lacks for the resources that a pod asks for, so that it keeps those that it has."""
+    asked, used, most = Counter(total_requests(pod["spec"])), Counter[str](), Counter(counted(allocatable))
+    for other in pods:
+        over = (other.get("status") or {}).get("phase") in FINAL
+        if other["metadata"]["uid"] != pod["metadata"]["uid"] and not over:
+            used.update(total_requests(_as_it_is(other)))
+    for name in ("cpu", "memory"):
+        if asked[name] > most[name]:
+            said = f"Node didn't have enough capacity: {name}, requested: {asked[name]}, capacity: {most[name]}"
+            return Why(INFEASIBLE, said)
+        if asked[name] + used[name] > most[name]:
+            said = f"Node didn't have enough resource: {name}, requested: {asked[name]}, used: {used[name]}"
+            return Why(DEFERRED, f"{said}, capacity: {most[name]}")
+    return None
+
+
+def _as_it_is(pod: Obj) -> Obj:
+    """The spec with the requests that the pod's containers have, as far as its node has said."""
+    status = pod.get("status") or {}
+    every = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    has = {s["name"]: {"requests": s["allocatedResources"]} for s in every if s.get("allocatedResources") is not None}
+    kinds = {kind: pod["spec"].get(kind) or () for kind in ("initContainers", "containers")}
+    return {
+        kind: [{**c, "resources": has.get(c["name"], c.get("resources"))} for c in cs] for kind, cs in kinds.items()
+    }

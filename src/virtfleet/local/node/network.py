@@ -65,8 +65,8 @@ def range_of(layout: Layout, net: ClusterNetwork) -> IPv4Network:
     with locked(layout.data / "nodes" / ".ranges.lock"):
         taken = {path.parent.name: IPv4Network(path.read_text()) for path in layout.data.glob(f"nodes/*/{_RANGE}")}
         if layout.node not in taken:
-            number = next(n for n in range(1, 256) if net.node_range(n) not in taken.values())
-            taken[layout.node] = net.node_range(number)
+            ranges = map(net.node_range, range(1, 256))
+            taken[layout.node] = next(each for each in ranges if each not in taken.values())
             write_atomically(layout.home / _RANGE, str(taken[layout.node]).encode())
     return taken[layout.node]
 
@@ -98,8 +98,9 @@ def pod_interfaces(network: ClusterNetwork, pod_uid: str, address: IPv4Address) 
     """What `ip -batch` does in a pod's network namespace: the pair of interfaces, the pod's addresses and routes."""
     name = network.interface(pod_uid)
     machine = f"/proc/{threading.get_native_id()}/ns/net"
+    mac = f"0a:58:{address.packed.hex(':')}"  # so that neighbours that knew the pod before this one are not misled
     commands = [
-        f"link add eth0 mtu {_MTU} address {_pod_mac(address)} type veth peer name {name} mtu {_MTU} netns {machine}",
+        f"link add eth0 mtu {_MTU} address {mac} type veth peer name {name} mtu {_MTU} netns {machine}",
         "link set lo up",
         "link set eth0 up",
         f"addr add {address}/32 dev eth0",
@@ -132,25 +133,16 @@ async def silence(namespace: Path) -> None:
     if has_ipv6():
         chain = f"ip6 {_SILENT} output"
         rules = f"add chain {chain} {{ type filter hook output priority 0 ; }} ; add rule {chain} oifname eth0 drop"
-        await _nft_inside(namespace, f"add table ip6 {_SILENT} ; {rules}")
+        await run("nsenter", f"--net={namespace}", "nft", f"add table ip6 {_SILENT} ; {rules}")
 
 
 async def hand_over(network: ClusterNetwork, old_uid: str, new_uid: str, namespace: Path) -> None:
     """Have one pod instead of another on the bridge."""
-    old = network.interface(old_uid)
-    await _unless_gone(old, "ip", "link", "set", old, "nomaster")
+    await _unless_gone(network.interface(old_uid), "set", "nomaster")
     await attach(network, new_uid)
     if has_ipv6():
-        await _nft_inside(namespace, f"add table ip6 {_SILENT} ; delete table ip6 {_SILENT}")
-
-
-async def _nft_inside(namespace: Path, commands: str) -> None:
-    await run("nsenter", f"--net={namespace}", "nft", commands)
-
-
-async def detach(network: ClusterNetwork, pod_uid: str) -> None:
-    """Remove a pod's interface; it may have gone with its namespace already."""
-    await delete_link(network.interface(pod_uid))
+        anyway = f"add table ip6 {_SILENT} ; delete table ip6 {_SILENT}"  # it may be gone already
+        await run("nsenter", f"--net={namespace}", "nft", anyway)
 
 
 async def tear_down(network: ClusterNetwork) -> None:
@@ -172,12 +164,13 @@ async def add_link(name: str, how: str) -> None:
 
 
 async def delete_link(name: str) -> None:
-    await _unless_gone(name, "ip", "link", "delete", name)
+    """A pod's may have gone with its namespace already."""
+    await _unless_gone(name, "delete")
 
 
-async def _unless_gone(name: str, *command: str) -> None:
+async def _unless_gone(name: str, action: str, *how: str) -> None:
     try:
-        await run(*command)
+        await run("ip", "link", action, name, *how)
     except CommandError:
         if await exists(name):
             raise
@@ -197,8 +190,3 @@ def sysctl(name: str, value: str) -> None:
 
 def has_ipv6() -> bool:
     return Path("/proc/sys/net/ipv6/conf").is_dir()
-
-
-def _pod_mac(address: IPv4Address) -> str:
-    """The same for the same address, so that neighbours that knew the pod before this one are not misled."""
-    return "0a:58:" + address.packed.hex(":")

@@ -9,6 +9,7 @@ import platform
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -20,14 +21,15 @@ from virtfleet.api.times import precise_now, timestamp
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_found
 from virtfleet.kube.resource import LEASES, NODES, Obj
-from virtfleet.local.node import machine, podstatus
+from virtfleet.local.node import podstatus
 from virtfleet.local.node.network import node_address
-from virtfleet.local.node.runtime import boot_id
+from virtfleet.local.node.runtime import boot_id, memory
 from virtfleet.local.nodesfile import AGENT, DESCRIBED, NodeSpec
 
 LEASE_NAMESPACE = "kube-node-lease"
 _LEASE_SECONDS, _RENEWAL, _REPORT, _RETRY = 40, 10.0, 60.0, 1.0
 _PODS = 110
+Offers = Mapping[str, tuple[int, int]]  # resource -> how many devices there are, and how many can be used
 log = logging.getLogger(__name__)
 
 
@@ -42,7 +44,7 @@ def _architecture() -> str:
     return names.ARCHITECTURES.get(platform.machine(), platform.machine())
 
 
-def capacity(data: Path, offers: Mapping[str, tuple[int, int]], *, healthy: bool) -> dict[str, str]:
+def capacity(data: Path, offers: Offers, *, healthy: bool) -> dict[str, str]:
     """What the machine has, and what plugins offer: all of it, or what of it can be used now."""
     pages = {}
     for path in sorted(Path("/sys/kernel/mm/hugepages").glob("hugepages-*kB")):
@@ -51,7 +53,7 @@ def capacity(data: Path, offers: Mapping[str, tuple[int, int]], *, healthy: bool
         pages[f"hugepages-{name}"] = f"{count * size >> 10}Mi" if count else "0"
     return {
         "cpu": str(os.cpu_count() or 1),
-        "memory": f"{machine.memory() // 1024}Ki",
+        "memory": f"{memory() // 1024}Ki",
         "pods": str(_PODS),
         "ephemeral-storage": f"{shutil.disk_usage(data).total // 1024}Ki",
         **pages,
@@ -73,30 +75,19 @@ def _conditions(old: Obj, now: float) -> list[Obj]:
 
 
 def _read(path: str) -> str:
-    try:
+    with suppress(OSError):
         return Path(path).read_text().strip()
-    except OSError:
-        return ""
+    return ""
 
 
 class NodeObject:
     """Registers the node and keeps its status and Lease current."""
 
     def __init__(
-        self,
-        api: KubeApi,
-        spec: NodeSpec,
-        addresses: IPv4Network,
-        data: Path,
-        offers: Callable[[], Mapping[str, tuple[int, int]]],
+        self, api: KubeApi, spec: NodeSpec, addresses: IPv4Network, data: Path, offers: Callable[[], Offers]
     ) -> None:
-        self._api, self._spec, self._range, self._data = api, spec, addresses, data
-        self._offers = offers
-        self._changed = asyncio.Event()
-
-    def changed(self) -> None:
-        """What the node offers has changed: say so now."""
-        self._changed.set()
+        self._api, self._spec, self._range, self._data, self._offers = api, spec, addresses, data, offers
+        self.changed = asyncio.Event()  # what the node offers has changed, and is to be said now
 
     def allocatable(self) -> dict[str, str]:
         return capacity(self._data, self._offers(), healthy=True)
@@ -106,35 +97,33 @@ class NodeObject:
         await self._surely(self._register, "the node is not registered yet")
 
     async def _register(self) -> None:
-        """Make the Node object, or bring to an existing one what is new in the nodes file."""
         described = {DESCRIBED: msgspec.json.encode(self._spec).decode()}
-        node = {
+        taints = msgspec.to_builtins(self._spec.taints)
+        node: Obj = {
             "apiVersion": "v1",
             "kind": "Node",
             "metadata": {"name": self._spec.name, "labels": labels(self._spec), "annotations": described},
-            "spec": {"podCIDR": str(self._range), "podCIDRs": [str(self._range)], "taints": _taints(self._spec)},
+            "spec": {"podCIDR": str(self._range), "podCIDRs": [str(self._range)], "taints": taints},
         }
         with ignoring(is_already_exists):
             await self._api.create(NODES, node)
             return
-        await self._describe_anew(described)
-
-    async def _describe_anew(self, described: Mapping[str, str]) -> None:
-        """Labels and taints of the file where it changed. What people did to the node since then stays."""
+        # It is there: labels and taints of the nodes file where that changed. What people did to the node stays.
         node = await self._api.get(NODES, self._spec.name)
         meta = node["metadata"]
         known = (meta.get("annotations") or {}).get(DESCRIBED)
         if known == described[DESCRIBED]:
             return
         before = msgspec.json.decode(known, type=NodeSpec) if known else NodeSpec(self._spec.name)
-        others = [taint for taint in node["spec"].get("taints") or () if taint not in _taints(before)]
+        were = msgspec.to_builtins(before.taints)
+        others = [taint for taint in node["spec"].get("taints") or () if taint not in were]
         change = {
             "metadata": {
                 "resourceVersion": meta["resourceVersion"],  # a list is replaced as a whole
                 "annotations": described,
                 "labels": dict.fromkeys(before.labels) | labels(self._spec),
             },
-            "spec": {"taints": [*others, *_taints(self._spec)]},
+            "spec": {"taints": [*others, *taints]},
         }
         await self._api.patch(NODES, self._spec.name, change)
 
@@ -152,12 +141,16 @@ class NodeObject:
                 log.warning("%s: %s", trouble, error.message)
                 await asyncio.sleep(_RETRY)
 
-    def _status(self, old: Obj, now: float) -> Obj:
+    async def report(self) -> None:
+        """Write the status where it is not what it should be, or was not confirmed for a while."""
+        self.changed.clear()
+        node = await self._api.get(NODES, self._spec.name)
+        old: Obj = node.get("status") or {}
         addresses = {"InternalIP": str(node_address(self._range)), "Hostname": self._spec.name}
-        return {
+        wanted: Obj = {
             "capacity": capacity(self._data, self._offers(), healthy=False),
             "allocatable": self.allocatable(),
-            "conditions": _conditions(old, now),
+            "conditions": _conditions(old, time.time()),
             "addresses": [{"type": kind, "address": text} for kind, text in addresses.items()],
             "nodeInfo": {
                 "architecture": _architecture(),
@@ -172,25 +165,13 @@ class NodeObject:
                 "systemUUID": _read("/sys/class/dmi/id/product_uuid"),
             },
         }
-
-    async def report(self) -> None:
-        """Write the status where it is not what it should be, or was not confirmed for a while."""
-        self._changed.clear()
-        node = await self._api.get(NODES, self._spec.name)
-        old = node.get("status") or {}
-        wanted = self._status(old, time.time())
         gone = {name: None for name in (old.get("capacity") or {}) if name not in wanted["capacity"]}
         wanted["capacity"] |= gone
         wanted["allocatable"] |= gone
         if not podstatus.is_part_of(wanted, old):
             await self._api.patch(NODES, self._spec.name, {"status": wanted}, how=Patch.STRATEGIC, subresource="status")
 
-    async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._reporting())
-            group.create_task(self._renewing())
-
-    async def _reporting(self) -> None:
+    async def reporting(self) -> None:
         while True:
             try:
                 await self.report()
@@ -200,13 +181,11 @@ class NodeObject:
                 pause = _RETRY
                 if is_not_found(error):  # somebody deleted the node under us
                     await self.register()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+                    await self.changed.wait()
 
-    async def _renewing(self) -> None:
+    async def renewing(self) -> None:
         while True:
             try:
                 await self.renew()
@@ -221,7 +200,3 @@ class NodeObject:
             return
         lease = {"metadata": {"name": self._spec.name, "namespace": LEASE_NAMESPACE}, "spec": spec}
         await self._api.create(LEASES, {"apiVersion": LEASES.api_version, "kind": LEASES.kind, **lease})
-
-
-def _taints(spec: NodeSpec) -> list[dict[str, str]]:
-    return [msgspec.to_builtins(taint) for taint in spec.taints]

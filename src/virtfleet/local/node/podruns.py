@@ -7,18 +7,17 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.pod_spec import is_sidecar
 from virtfleet.local.node.assembly import NodeParts, termination_path
 from virtfleet.local.node.containers import Container
 from virtfleet.local.node.layout import Layout
-from virtfleet.local.node.lifecycle import Seen, Why, all_containers, sidecars
-from virtfleet.local.node.probes import Health
+from virtfleet.local.node.lifecycle import Seen, Why, all_containers, init_containers
+from virtfleet.local.node.probes import Health, Tell, Wake
 
 _MESSAGE_LIMIT = 4096
-
-Tell = Callable[[str, str], None]  # an event's reason and message
 
 
 def described(pod: Obj, name: str) -> Obj:
@@ -29,9 +28,7 @@ def described(pod: Obj, name: str) -> Obj:
 class PodRuns:
     """`wake` is called when a container's health has changed; `warn` and `say` record events."""
 
-    def __init__(
-        self, node: NodeParts, wake: Callable[[], None], say: Tell, warn: Tell, adopted: Iterable[Container]
-    ) -> None:
+    def __init__(self, node: NodeParts, wake: Wake, say: Tell, warn: Tell, adopted: Iterable[Container]) -> None:
         self._node, self._wake, self._say, self._warn = node, wake, say, warn
         self.by_name: dict[str, list[Container]] = {}  # the latest last
         self.waiting: dict[str, Why] = {}
@@ -124,7 +121,7 @@ class PodRuns:
 
     async def end_all(self, pod: Obj, grace: float) -> None:
         """Sidecars after the others, the last one first, in what is left of the time."""
-        until, last = time.monotonic() + grace, [c["name"] for c in sidecars(pod)]
+        until, last = time.monotonic() + grace, [c["name"] for c in init_containers(pod) if is_sidecar(c)]
         for names in ([name for name in self.by_name if name not in last], *([name] for name in reversed(last))):
             running = [run for name in names if (run := self.latest(name)) and not run.finished]
             for run in running:

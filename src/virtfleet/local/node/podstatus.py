@@ -11,8 +11,7 @@ from virtfleet.api.times import timestamp
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.pod_spec import is_sidecar, qos_class
 from virtfleet.local.node.containers import Container
-from virtfleet.local.node.lifecycle import Seen, Why, debuggers, has_succeeded, init_containers, is_through, sidecars
-from virtfleet.local.node.resizing import PENDING
+from virtfleet.local.node.lifecycle import PENDING, Seen, Why, debuggers, has_succeeded, init_containers
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +29,9 @@ class PodFacts:
 def status(pod: Obj, seen: Mapping[str, Seen], facts: PodFacts, now: float) -> Obj:
     """The status as this node sees it. Conditions of others are left out: the patch merges by type."""
     ahead = _ahead(pod, seen)
-    initialized = not ahead
-    own = [_container_status(c, seen, initialized=initialized, init=False) for c in pod["spec"]["containers"]]
+    own = [_container_status(c, seen, initialized=not ahead, init=False) for c in pod["spec"]["containers"]]
     init = [_container_status(c, seen) for c in init_containers(pod)]
-    names = [c["name"] for c in sidecars(pod)]
-    beside = [s for s in init if s["name"] in names]
+    beside = [s for s, c in zip(init, init_containers(pod), strict=True) if is_sidecar(c)]
     phase = "Failed" if facts.outcome else _phase(pod, own, [s for s in init if s not in beside], beside, facts.over)
     old = pod.get("status") or {}
     result: Obj = {
@@ -64,7 +61,8 @@ def _ahead(pod: Obj, seen: Mapping[str, Seen]) -> list[str]:
     """The init containers that the ordinary ones wait for."""
     if any(seen[c["name"]].run for c in pod["spec"]["containers"]):
         return []
-    return [c["name"] for c in init_containers(pod) if not is_through(c, seen[c["name"]])]
+    views = [(c, seen[c["name"]]) for c in init_containers(pod)]
+    return [c["name"] for c, view in views if not (view.started if is_sidecar(c) else has_succeeded(view))]
 
 
 def _container_status(container: Obj, seen: Mapping[str, Seen], *, initialized: bool = True, init: bool = True) -> Obj:

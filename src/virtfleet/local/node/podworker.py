@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import os
 import shutil
@@ -22,9 +21,9 @@ import orjson
 from virtfleet.api.names import FINAL
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError, ignoring, is_conflict, is_not_found
-from virtfleet.kube.events import Recorder, Reference
+from virtfleet.kube.events import Reference
 from virtfleet.kube.resource import PODS, Obj
-from virtfleet.local.node import assembly, cgroups, lifecycle, podstatus, resizing
+from virtfleet.local.node import assembly, cgroups, lifecycle, podstatus
 from virtfleet.local.node.assembly import Ground, NodeParts, grace_of
 from virtfleet.local.node.attachments import Unusable
 from virtfleet.local.node.containers import Container
@@ -32,12 +31,10 @@ from virtfleet.local.node.devices import AdmissionRefused
 from virtfleet.local.node.lifecycle import Plan, Why
 from virtfleet.local.node.podruns import PodRuns, described
 from virtfleet.local.node.podstatus import PodFacts
-from virtfleet.local.node.pulling import ImageUnavailable
+from virtfleet.local.node.registry import ImageUnavailable
 from virtfleet.local.node.runtime import RuntimeFailure, pidfd, remove_group
-from virtfleet.local.node.sandbox import NoAddress
 from virtfleet.local.node.security import ConfigError
 from virtfleet.local.node.succession import predecessor, succeeds
-from virtfleet.local.node.unserved import unserved
 from virtfleet.local.node.volumes import VolumeError
 from virtfleet.work.commands import CommandError
 from virtfleet.work.tasks import start
@@ -51,8 +48,8 @@ log = logging.getLogger(__name__)
 class PodWorker:
     """The life of one pod on this node."""
 
-    def __init__(self, node: NodeParts, recorder: Recorder, pod: Obj, adopted: Iterable[Container] = ()) -> None:
-        self._node, self._recorder, self.pod = node, recorder, pod
+    def __init__(self, node: NodeParts, pod: Obj, adopted: Iterable[Container] = ()) -> None:
+        self._node, self.pod = node, pod
         self.uid: str = pod["metadata"]["uid"]
         self.woken = asyncio.Event()  # something has happened that it should look at
         meta = pod["metadata"]
@@ -84,8 +81,8 @@ class PodWorker:
 
     @property
     def network(self) -> str | None:
-        """The file that holds the pod's network; "" where it is the machine's, None where there is none."""
-        return self._ground.sandbox.namespaces.get("network", "") if self._ground else None
+        """The file that holds the pod's network, which may be the machine's; None where there is none."""
+        return self._ground.sandbox.namespaces.get("network", "/proc/thread-self/ns/net") if self._ground else None
 
     def stop(self) -> None:
         """Let the pod be; its containers go on."""
@@ -128,7 +125,11 @@ class PodWorker:
             await self.runs.end_all(self.pod, 0)
             await self._clear_away()
             return None
-        if await self._refused() or self._failed_as_a_whole():
+        if self._outcome is None and (failure := await self._failure()):
+            self._outcome = failure
+            tell = self._say if failure.reason == "DeadlineExceeded" else self._warn
+            tell(*failure)
+        if self._outcome:
             await self._finish()
             return 0.0
         pause = await self._bring_up()
@@ -139,29 +140,21 @@ class PodWorker:
 
     # The steps of a round.
 
-    async def _refused(self) -> bool:
-        """Whether the node cannot do what the pod asks for, or cannot give it its devices."""
+    async def _failure(self) -> Why | None:
+        """What the node cannot do or give it, or of what it has had too much: for that it fails as a whole."""
+        if why := lifecycle.unserved(self.pod):
+            return Why("UnexpectedAdmissionError", why)
         try:
-            if why := unserved(self.pod):
-                raise AdmissionRefused(why)
             await self._node.devices.admit(self.pod)
         except AdmissionRefused as refusal:
-            self._outcome = Why("UnexpectedAdmissionError", str(refusal))
-            self._warn("UnexpectedAdmissionError", str(refusal))
-        return self._outcome is not None
+            return Why("UnexpectedAdmissionError", str(refusal))
+        if self._deadline() <= time.time():
+            return Why("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+        excess = self._node.volumes.over_limit(self.pod)
+        return Why("Evicted", excess) if excess else None
 
     def _is_leaving(self) -> bool:
         return self._gone or bool(self.pod["metadata"].get("deletionTimestamp"))
-
-    def _failed_as_a_whole(self) -> bool:
-        if self._deadline() <= time.time():
-            text = "Pod was active on the node longer than the specified deadline"
-            self._outcome = Why("DeadlineExceeded", text)
-            self._say("DeadlineExceeded", text)
-        elif excess := self._node.volumes.over_limit(self.pod):
-            self._outcome = Why("Evicted", excess)
-            self._warn("Evicted", excess)
-        return self._outcome is not None
 
     async def _bring_up(self) -> float:
         """Bring the containers to what the spec and their past say. The answer is how long to sleep at most."""
@@ -190,15 +183,14 @@ class PodWorker:
         node = self._node
         try:
             if self._ground is None:
-                before = await predecessor(node.api, self.pod)
-                sandbox = await node.sandboxes.ensure(self.pod, node.layout.node, time.time(), before)
+                sandbox = await node.sandboxes.ensure(self.pod, await predecessor(node.api, self.pod))
                 places = await node.volumes.make(self.pod, node.facts(sandbox), self.woken.set)
                 self._ground = Ground(sandbox, places)
                 self._refreshed = time.time()
                 self.runs.adopt_health(self.pod, self._address())
             if self._ground.sandbox.follows and succeeds(self.pod):
                 sandbox = await node.sandboxes.succeed(self._ground.sandbox)
-                self._ground = dataclasses.replace(self._ground, sandbox=sandbox)
+                self._ground = self._ground._replace(sandbox=sandbox)
             if pause := await self._attach():
                 return pause
             if abs(time.time() - self._refreshed) >= _REFRESH:  # the clock may have been set back
@@ -211,7 +203,7 @@ class PodWorker:
         except VolumeError as error:
             self._warn("FailedMount", str(error))
             return _RETRY
-        except (CommandError, NoAddress, RuntimeFailure, OSError) as error:
+        except (CommandError, RuntimeFailure, OSError) as error:
             self._warn("FailedCreatePodSandBox", f"Failed to create pod sandbox: {error}")
             return _RETRY
         return None
@@ -228,10 +220,8 @@ class PodWorker:
             self._warn("FailedCreatePodSandBox" if not self.runs.by_name else "FailedAttachNetwork", str(error))
             return None if self.runs.by_name else _RETRY
         if not said.items() <= (meta.get("annotations") or {}).items():
-            patch = {"metadata": {"uid": self.uid, "annotations": said}}
-            with ignoring(is_not_found, is_conflict):
-                # By the status, as Multus does it: no other part of the pod is an agent's business.
-                self._take(await node.api.patch(PODS, meta["name"], patch, meta["namespace"], subresource="status"))
+            # By the status, as Multus does it: no other part of the pod is an agent's business.
+            await self._write({"metadata": {"uid": self.uid, "annotations": said}})
         return None
 
     async def _start_planned(self, plan: Plan) -> float:
@@ -293,16 +283,16 @@ class PodWorker:
     async def _resize(self) -> bool:
         """Give containers that run what their spec asks for by now; whether that has to wait, which is told."""
         self._pending = None
-        for container, run in resizing.due(self.pod, self.runs.latest):
-            self._pending = resizing.shortage(self.pod, self._node.pods(), self._node.allocatable())
+        for container, run in lifecycle.due(self.pod, self.runs.latest):
+            self._pending = lifecycle.shortage(self.pod, self._node.pods.list(), self._node.object.allocatable())
             if self._pending:
-                return self._pending.reason == resizing.DEFERRED
-            before, run.resources = run.resources, resizing.amounts(container)
+                return self._pending.reason == lifecycle.DEFERRED
+            before, run.resources = run.resources, lifecycle.amounts(container)
             try:
                 await self._node.runtime.resize(run, cgroups.resources(container))
             except RuntimeFailure as error:
                 run.resources = before
-                self._pending = Why(resizing.DEFERRED, str(error))
+                self._pending = Why(lifecycle.DEFERRED, str(error))
                 return True
             self._say("ResizeCompleted", f"Pod resize completed: {orjson.dumps(run.resources).decode()}")
         return False
@@ -395,13 +385,12 @@ class PodWorker:
         status = podstatus.status(self.pod, self.runs.seen(self.pod), facts, time.time())
         if podstatus.is_part_of(status, self.pod.get("status") or {}):
             return
-        meta = self.pod["metadata"]
-        patch = {"metadata": {"uid": self.uid}, "status": status}
+        await self._write({"metadata": {"uid": self.uid}, "status": status})
+
+    async def _write(self, patch: Obj) -> None:
+        name, namespace, api = self.pod["metadata"]["name"], self.pod["metadata"]["namespace"], self._node.api
         with ignoring(is_not_found, is_conflict):  # it is gone, or another pod has its name
-            answer = await self._node.api.patch(
-                PODS, meta["name"], patch, meta["namespace"], how=Patch.STRATEGIC, subresource="status"
-            )
-            self._take(answer)
+            self._take(await api.patch(PODS, name, patch, namespace, how=Patch.STRATEGIC, subresource="status"))
 
     def _address(self) -> str:
         """Where probes reach the pod."""
@@ -413,10 +402,10 @@ class PodWorker:
         return float("inf") if seconds is None else started + seconds
 
     def _say(self, reason: str, message: str) -> None:
-        self._recorder.normal(self._about, reason, message)
+        self._node.recorder.normal(self._about, reason, message)
 
     def _warn(self, reason: str, message: str) -> None:
-        self._recorder.warning(self._about, reason, message)
+        self._node.recorder.warning(self._about, reason, message)
 
 
 def _revision(pod: Obj) -> int:

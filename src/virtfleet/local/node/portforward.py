@@ -12,9 +12,7 @@ import ctypes
 import os
 import socket as sockets
 import struct
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 from aiohttp import WSMsgType, web
 
@@ -31,18 +29,15 @@ _DIAL_TIMEOUT = 10.0
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
-Send = Callable[[bytes], Awaitable[None]]
-Dial = Callable[[int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
-
 
 async def forward(request: web.Request, namespace: str, pod: str) -> web.StreamResponse:
-    """`namespace` is the file that holds the pod's network, or "" for the machine's; `pod` is said in errors."""
+    """`namespace` is the file that holds the pod's network; `pod` is said in errors."""
     socket = web.WebSocketResponse(protocols=(TUNNEL,), compress=False, max_msg_size=2 * spdy.LARGEST_DATA)
     if not socket.can_prepare(request).protocol:
         raise ApiError("BadRequest", f"port-forward needs a websocket with {TUNNEL}, as kubectl asks for it")
     await socket.prepare(request)
     try:
-        await first_of(_Tunnel(socket, partial(_dial, namespace), pod).run(), pinging(socket))
+        await first_of(_Tunnel(socket, namespace, pod).run(), pinging(socket))
     finally:
         await socket.close()
     return socket
@@ -52,52 +47,6 @@ def _port(text: str) -> int:
     """0 for what is none."""
     number = int(text) if text.isascii() and text.isdecimal() and len(text) <= 5 else 0
     return number if number < 1 << 16 else 0
-
-
-class _Link:
-    """One connection into the pod. `send` passes on what comes from there."""
-
-    def __init__(self, dial: Dial, port: int, send: Send) -> None:
-        self._dial, self._port, self._send = dial, port, send
-        self._opened: asyncio.Future[asyncio.StreamWriter | None] = asyncio.get_running_loop().create_future()
-
-    async def run(self) -> str:
-        """Until the pod says no more. The answer is what went wrong, if anything."""
-        try:
-            reader, writer = await self._dial(self._port)
-        except (OSError, TimeoutError) as error:
-            self._opened.set_result(None)
-            why = os.strerror(error.errno).lower() if error.errno else f"no answer within {_DIAL_TIMEOUT:.0f} s"
-            return f"dial tcp 127.0.0.1:{self._port}: connect: {why}"
-        self._opened.set_result(writer)
-        try:
-            while said := await reader.read(_CHUNK):
-                await self._send(said)
-        except OSError as error:
-            return str(error)
-        except asyncio.CancelledError:
-            _cut(writer)
-            raise
-        finally:
-            writer.transport.abort()
-        return ""
-
-    async def feed(self, data: bytes) -> None:
-        writer = await self._opened
-        if writer is not None and not writer.is_closing():
-            writer.write(data)
-            with contextlib.suppress(OSError):
-                await writer.drain()
-
-    async def end_input(self) -> None:
-        writer = await self._opened
-        if writer is not None and not writer.is_closing():
-            with contextlib.suppress(OSError):
-                writer.write_eof()
-
-    async def end(self) -> None:
-        if writer := await self._opened:
-            _cut(writer)
 
 
 def _cut(writer: asyncio.StreamWriter) -> None:
@@ -110,11 +59,11 @@ def _cut(writer: asyncio.StreamWriter) -> None:
 class _Tunnel:
     """SPDY whose bytes are those of a websocket's messages. A connection is two streams of one request: error, data."""
 
-    def __init__(self, socket: web.WebSocketResponse, dial: Dial, pod: str) -> None:
-        self._socket, self._dial, self._pod = socket, dial, pod
+    def __init__(self, socket: web.WebSocketResponse, namespace: str, pod: str) -> None:
+        self._socket, self._namespace, self._pod = socket, namespace, pod
         self._encoder, self._last = spdy.Encoder(), 0
         self._requests: dict[str, dict[str, int]] = {}  # request -> kind -> number
-        self._links: dict[int, _Link] = {}  # by the number of the data stream
+        self._links: dict[int, asyncio.Future[asyncio.StreamWriter | None]] = {}  # by the number of the data stream
         self._owned = Owned()
 
     async def run(self) -> None:
@@ -135,13 +84,17 @@ class _Tunnel:
             case spdy.SYN_STREAM:
                 await self._open(frame)
             case spdy.DATA if frame.number in self._links:
-                link = self._links[frame.number]
-                if frame.data:
-                    await link.feed(frame.data)
-                if frame.fin:
-                    await link.end_input()
+                writer = await self._links[frame.number]
+                if writer is not None and not writer.is_closing():
+                    with contextlib.suppress(OSError):
+                        if frame.data:
+                            writer.write(frame.data)
+                            await writer.drain()
+                        if frame.fin:
+                            writer.write_eof()
             case spdy.RST_STREAM if frame.number in self._links:
-                await self._links[frame.number].end()
+                if writer := await self._links[frame.number]:
+                    _cut(writer)
             case spdy.PING if frame.number % 2:  # even ones would be answers to ours
                 await self._socket.send_bytes(spdy.ping(frame.number))
 
@@ -159,29 +112,44 @@ class _Tunnel:
         both[kind] = number
         await self._socket.send_bytes(self._encoder.opening(spdy.SYN_REPLY, number, {}))
         if len(both) == 2:
-            link = self._links[both["data"]] = _Link(self._dial, port, partial(self._say, both["data"]))
-            self._owned.add(start(self._serve(link, port, request), "forwarded connection", expected=(OSError,)))
+            self._links[both["data"]] = asyncio.get_running_loop().create_future()
+            self._owned.add(start(self._serve(both, port, request), "forwarded connection", expected=(OSError,)))
         return None
 
-    async def _serve(self, link: _Link, port: int, request: str) -> None:
-        why = await link.run()
-        both = self._requests.pop(request)
-        del self._links[both["data"]]
+    async def _serve(self, both: dict[str, int], port: int, request: str) -> None:
+        why = await self._connected(both["data"], port)
+        del self._requests[request], self._links[both["data"]]
         said = f"error forwarding port {port} to pod {self._pod}: {why}" if why else ""
         await self._socket.send_bytes(spdy.data(both["error"], said.encode(), fin=True))  # read when the data has ended
         await self._socket.send_bytes(spdy.data(both["data"], b"", fin=True))
 
-    async def _say(self, stream: int, data: bytes) -> None:
-        await self._socket.send_bytes(spdy.data(stream, data))
+    async def _connected(self, stream: int, port: int) -> str:
+        """Pass on what the pod says, until it says no more. The answer is what went wrong, if anything."""
+        link = self._links[stream]
+        try:
+            reader, writer = await _dial(self._namespace, port)
+        except (OSError, TimeoutError) as error:
+            link.set_result(None)
+            why = os.strerror(error.errno).lower() if error.errno else f"no answer within {_DIAL_TIMEOUT:.0f} s"
+            return f"dial tcp 127.0.0.1:{port}: connect: {why}"
+        link.set_result(writer)
+        try:
+            while said := await reader.read(_CHUNK):
+                await self._socket.send_bytes(spdy.data(stream, said))
+        except OSError as error:
+            return str(error)
+        except asyncio.CancelledError:
+            _cut(writer)
+            raise
+        finally:
+            writer.transport.abort()
+        return ""
 
 
 async def _dial(namespace: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     loop = asyncio.get_running_loop()
-    if namespace:
-        with ThreadPoolExecutor(1) as thread:  # it ends in the namespace that it went to
-            socket = await loop.run_in_executor(thread, _socket_in, namespace)
-    else:
-        socket = sockets.socket()
+    with ThreadPoolExecutor(1) as thread:  # it ends in the namespace that it went to
+        socket = await loop.run_in_executor(thread, _socket_in, namespace)
     try:
         socket.setblocking(False)
         async with asyncio.timeout(_DIAL_TIMEOUT):

@@ -15,6 +15,8 @@ from virtfleet.work import tasks
 
 _MAX_ANSWER = 10 * 1024
 _USER_AGENT = "kube-probe/virtfleet"
+Wake = Callable[[], None]
+Tell = Callable[[str, str], None]  # an event's reason and message
 
 
 class _Failure(Exception):
@@ -28,14 +30,7 @@ class Health:
     """
 
     def __init__(
-        self,
-        runtime: Runtime,
-        container: Obj,
-        run: Container,
-        address: str,
-        wake: Callable[[], None],
-        warn: Callable[[str, str], None],
-        known: Obj,
+        self, runtime: Runtime, container: Obj, run: Container, address: str, wake: Wake, warn: Tell, known: Obj
     ) -> None:
         self._runtime, self._container, self._run, self._address = runtime, container, run, address
         self._wake, self._warn = wake, warn

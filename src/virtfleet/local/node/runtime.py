@@ -22,9 +22,10 @@ from typing import Any
 import orjson
 
 from virtfleet.local.node import cgroups, mounts
-from virtfleet.local.node.containers import UNKNOWN_EXIT, Container, ContainerFiles
+from virtfleet.local.node.containers import UNKNOWN_EXIT, Container, records
 from virtfleet.local.node.layout import Layout
 from virtfleet.work.commands import CommandError, run
+from virtfleet.work.sockets import ready
 
 _RUNC = shutil.which("runc", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin") or "runc"
 _CREATE_TIMEOUT = 120.0
@@ -32,6 +33,7 @@ _LEAST_GRACE = 2.0  # seconds that a container has after its signal, unless it g
 _KILL_PATIENCE = 30.0  # a process in the kernel's hands may take a while even then
 _MAX_OUTPUT = 10 * 1024
 LOG_LIMIT = 16 << 20  # bytes of a container's log; then it begins anew
+Ended = Callable[[Container], None]
 log = logging.getLogger(__name__)
 
 
@@ -42,20 +44,23 @@ class RuntimeFailure(Exception):
 class Runtime:
     """The containers of one node. `ended` is called with each container that has come to its end."""
 
-    def __init__(self, layout: Layout, ended: Callable[[Container], None]) -> None:
+    def __init__(self, layout: Layout, ended: Ended) -> None:
         self._layout, self._ended = layout, ended
         self._watched: dict[str, int] = {}  # container -> pidfd of its monitor
         self._finished: dict[str, asyncio.Event] = {}
-        self.files = ContainerFiles(layout.containers)
+
+    def home(self, container: Container) -> Path:
+        """The directory of a container: bundle, writable layer and record."""
+        return self._layout.containers / container.id
 
     def prepare(self, container: Container, trees: list[Path]) -> Path:
         """The container's directory with its root filesystem mounted; returns the latter."""
-        home = self.files.path(container.id)
+        home = self.home(container)
         for name in ("rootfs", "upper", "work"):
             (home / name).mkdir(parents=True, exist_ok=True)
         (home / "upper").chmod(0o755)
         container.boot = boot_id()
-        self.files.save(container)
+        container.save(home)
         mounts.overlay(trees, home / "rootfs", upper=home / "upper", work=home / "work")
         return home / "rootfs"
 
@@ -64,7 +69,7 @@ class Runtime:
 
         `inlet` is what conmon is told of the container's input.
         """
-        home = self.files.path(container.id)
+        home = self.home(container)
         (home / "config.json").write_bytes(orjson.dumps(config))
         os.makedirs(os.path.dirname(container.log), exist_ok=True)
         terminal = ["--terminal"] if config["process"]["terminal"] else []
@@ -72,12 +77,12 @@ class Runtime:
         container.pid_start = start_time(container.pid)
         container.monitor = int((home / "monitor.pid").read_text())
         container.monitor_start = start_time(container.monitor)
-        self.files.save(container)
+        container.save(home)
         self._watch(container)
 
     async def _monitor(self, container: Container, streams: Sequence[str]) -> int:
         """Start conmon, which has runc make the container; the process id of its first process."""
-        home = self.files.path(container.id)
+        home = self.home(container)
         read, write = os.pipe()
         argv = [
             *("conmon", "--api-version", "1", "--cid", container.id, "--cuuid", container.id, "--name", container.name),
@@ -102,8 +107,11 @@ class Runtime:
         finally:
             os.close(write)
             os.close(complaints)
-        answer = await _read_line(read)
-        await asyncio.wait_for(process.wait(), _CREATE_TIMEOUT)
+        with os.fdopen(read, "rb", buffering=0) as answering:
+            async with asyncio.timeout(_CREATE_TIMEOUT):
+                await ready(answering, writable=False)
+                answer = answering.read(1 << 16)  # conmon says it all at once
+                await process.wait()
         result: dict[str, Any] = orjson.loads(answer or b'{"data": -1}')
         if result["data"] < 0:
             said = result.get("message") or (home / "monitor.log").read_text() or "conmon ended without an answer"
@@ -113,14 +121,14 @@ class Runtime:
     async def start(self, container: Container) -> None:
         container.started = time.time()  # first, because the container may have ended before runc has
         await self._runc("start", container.id)
-        self.files.save(container)
+        container.save(self.home(container))
 
     async def resize(self, container: Container, resources: dict[str, Any]) -> None:
         """Give a container that runs other resources."""
-        wanted = self.files.path(container.id) / "resources.json"
-        wanted.write_bytes(orjson.dumps(resources))
-        await self._runc("update", "--resources", str(wanted), container.id)
-        self.files.save(container)
+        home = self.home(container)
+        (home / "resources.json").write_bytes(orjson.dumps(resources))
+        await self._runc("update", "--resources", str(home / "resources.json"), container.id)
+        container.save(home)
 
     def kill(self, container: Container, number: int) -> None:
         """Signal the container's first process; SIGKILL ends whatever else runs in its control group too."""
@@ -156,27 +164,29 @@ class Runtime:
             with contextlib.suppress(RuntimeFailure):  # it may be half made; its directory goes below
                 await self._runc("delete", "--force", container.id)
         await remove_group(container.cgroup)
-        home = self.files.path(container.id)
+        home = self.home(container)
         for path in (self._layout.runtime / container.id, home / "rootfs", home / "upper", home / "work"):
             mounts.remove_tree(path)
         (self._layout.exits / container.id).unlink(missing_ok=True)
         container.retired = True
         if home.is_dir():
-            self.files.save(container)
+            container.save(home)
 
     async def remove(self, container: Container) -> None:
         """Leave nothing of the container but its log."""
         if not container.retired:
             await self.retire(container)
-        mounts.remove_tree(self.files.path(container.id))
+        mounts.remove_tree(self.home(container))
 
-    def adopt(self) -> list[Container]:
+    async def adopt(self) -> list[Container]:
         """The containers that an agent before this one left. Those that ended meanwhile are marked so."""
         adopted = []
-        for path, container in self.files.load():
+        for path, container in records(self._layout.containers):
             if container is None or not (container.started or container.finished):
-                # Its agent was killed while it was being made; nothing of it counts.
-                self._discard(path, container)
+                kill_monitor(path)  # its agent was killed while it was being made; nothing of it counts
+                if container is not None:
+                    await self.retire(container)
+                mounts.remove_tree(path)
                 continue
             adopted.append(container)
             if not container.finished:
@@ -185,20 +195,11 @@ class Runtime:
                 container.backoff = 0  # as with a kubelet that is new: nobody knows that it was its own fault
         return adopted
 
-    def _discard(self, path: Path, container: Container | None) -> None:
-        kill_monitor(path)
-        if container is not None and container.cgroup:
-            cgroups.kill_all(container.cgroup)
-            cgroups.remove(container.cgroup)
-        mounts.remove_tree(path)
-        mounts.remove_tree(self._layout.runtime / path.name)
-        (self._layout.exits / path.name).unlink(missing_ok=True)
-
     async def exec(
         self, container: Container, argv: Sequence[str], *, tty: bool = False, **streams: Any
     ) -> asyncio.subprocess.Process:
         """Run a further process in the container, as its first one runs: same user, same rights."""
-        config = orjson.loads((self.files.path(container.id) / "config.json").read_bytes())
+        config = orjson.loads((self.home(container) / "config.json").read_bytes())
         process = {**config["process"], "args": list(argv), "terminal": tty}
         process.pop("oomScoreAdj", None)
         if tty:
@@ -243,13 +244,12 @@ class Runtime:
 
     def _watch(self, container: Container) -> None:
         with pidfd(container.monitor, container.monitor_start) as fd:
-            alive = fd is not None and container.boot == boot_id()
-            watched = os.dup(fd) if fd is not None and alive else -1
-        if not alive:
+            watched = os.dup(fd) if fd is not None and container.boot == boot_id() else None
+        if watched is None:
             self._monitor_ended(container)
-            return
-        self._watched[container.id] = watched
-        asyncio.get_running_loop().add_reader(watched, self._monitor_ended, container)
+        else:
+            self._watched[container.id] = watched
+            asyncio.get_running_loop().add_reader(watched, self._monitor_ended, container)
 
     def _unwatch(self, container_id: str) -> None:
         if (fd := self._watched.pop(container_id, None)) is not None:
@@ -261,7 +261,7 @@ class Runtime:
         exit_file = self._layout.exits / container.id
         if exit_file.exists():
             code = int(exit_file.read_text() or UNKNOWN_EXIT)
-            oom = (self.files.path(container.id) / "oom").exists()
+            oom = (self.home(container) / "oom").exists()
             reason = "OOMKilled" if oom else "Error" if code else "Completed"
             container.fail(exit_file.stat().st_mtime, code, reason, "")
         else:
@@ -269,7 +269,7 @@ class Runtime:
             container.fail(time.time(), UNKNOWN_EXIT, "ContainerStatusUnknown", text)
             self.kill(container, signal.SIGKILL)
         try:
-            self.files.save(container)
+            container.save(self.home(container))
         except OSError as error:  # the next agent finds out anew
             log.warning("the end of container %s is not written down: %s", container.id, error)
         if waiting := self._finished.pop(container.id, None):
@@ -339,19 +339,13 @@ def start_time(pid: int) -> int:
     return 0 if fields[0] in "ZX" else int(fields[19])
 
 
+def memory() -> int:
+    """Of the machine, in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-async def _read_line(fd: int) -> bytes:
-    reader = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb", buffering=0)
-    )
-    try:
-        return await asyncio.wait_for(reader.readline(), _CREATE_TIMEOUT)
-    finally:
-        transport.close()
 
 
 def last_word(complaint: str) -> str:

@@ -7,7 +7,7 @@ the exception, because such a namespace lives only as long as its first process:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import time
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
@@ -19,17 +19,13 @@ from virtfleet.local.node.bundle import Mount
 from virtfleet.local.node.containers import write_atomically
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.network import ClusterNetwork
-from virtfleet.local.node.runtime import boot_id
+from virtfleet.local.node.runtime import RuntimeFailure, boot_id
 from virtfleet.local.node.succession import Predecessor
 from virtfleet.work.commands import run
 
 _SHM_SIZE = "64m"
 _NAME_LIMIT = 63
 _FOLLOWED = "followed-"  # file in the sandbox of a pod that has another one's address, before that address
-
-
-class NoAddress(Exception):
-    """The node's address range is used up."""
 
 
 class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,28 +54,26 @@ class Sandboxes:
         self._taken: dict[str, str] = {}  # pod -> address
         self._last = addresses[0]
 
-    async def adopt(self, wanted: Iterable[str]) -> None:
+    async def adopt(self, wanted: set[str]) -> None:
         """Learn of the sandboxes that an agent before this one left; remove those of pods that are no more."""
-        keep = set(wanted)
         for path in sorted(self._layout.sandboxes.iterdir()):
             sandbox = self._load(path.name)
-            if sandbox is None or path.name not in keep:
+            if sandbox is None or path.name not in wanted:
                 await self.remove(path.name)
             elif sandbox.address:
                 self._taken[sandbox.pod] = sandbox.address
 
-    async def ensure(self, pod: Obj, node_name: str, now: float, before: Predecessor | None = None) -> Sandbox:
+    async def ensure(self, pod: Obj, before: Predecessor | None) -> Sandbox:
         """The pod's sandbox, made if it is not there yet; with the address of the one before it, if there is one."""
         uid = pod["metadata"]["uid"]
-        existing = self._load(uid)
-        if existing is not None:
+        if (existing := self._load(uid)) is not None:
             return existing
-        home = self._layout.sandboxes / uid
+        home, spec = self._layout.sandboxes / uid, pod["spec"]
         if home.exists():  # a killed agent had begun it
             await self.remove(uid)
-        spec = pod["spec"]
         (home / "ns").mkdir(parents=True)
-        hostname = node_name if spec.get("hostNetwork") else pod_hostname(pod)
+        asked = str(spec.get("hostname") or pod["metadata"]["name"])[:_NAME_LIMIT].rstrip("-.")
+        hostname = self._layout.node if spec.get("hostNetwork") else asked
         kinds = ([] if spec.get("hostNetwork") else ["net", "uts"]) + ([] if spec.get("hostIPC") else ["ipc"])
         address = address6 = ""
         if spec.get("hostNetwork"):
@@ -102,23 +96,24 @@ class Sandboxes:
             pod=uid,
             hostname=hostname,
             boot=boot_id(),
-            namespaces={_OCI_NAMES[kind]: str(home / "ns" / kind) for kind in kinds},
+            namespaces={"network" if kind == "net" else kind: str(home / "ns" / kind) for kind in kinds},
             address=address,
             address6=address6,
-            created=now,
+            created=time.time(),
             follows=before.uid if before else "",
         )
         _write_files(home, pod, sandbox)
-        write_atomically(home / "sandbox.json", msgspec.json.encode(sandbox))
+        return self._save(sandbox)
+
+    def _save(self, sandbox: Sandbox) -> Sandbox:
+        write_atomically(self._layout.sandboxes / sandbox.pod / "sandbox.json", msgspec.json.encode(sandbox))
         return sandbox
 
     async def succeed(self, sandbox: Sandbox) -> Sandbox:
         """Let the pod be reached under its address, and not the one any more that had it so far."""
         namespace = self._layout.sandboxes / sandbox.pod / "ns" / "net"
         await network.hand_over(self._network, sandbox.follows, sandbox.pod, namespace)
-        sandbox = msgspec.structs.replace(sandbox, follows="")
-        write_atomically(self._layout.sandboxes / sandbox.pod / "sandbox.json", msgspec.json.encode(sandbox))
-        return sandbox
+        return self._save(msgspec.structs.replace(sandbox, follows=""))
 
     def files(self, sandbox: Sandbox, pod: Obj) -> list[Mount]:
         """What every container of the pod gets from its sandbox."""
@@ -133,7 +128,7 @@ class Sandboxes:
         """Namespaces go with their last mount, interfaces with their namespace."""
         await secondary.detach_all(self._network, self._layout.sandboxes / uid)
         mounts.remove_tree(self._layout.sandboxes / uid)
-        await network.detach(self._network, uid)
+        await network.delete_link(self._network.interface(uid))
         self._taken.pop(uid, None)
 
     def _choose(self, uid: str) -> IPv4Address:
@@ -146,7 +141,7 @@ class Sandboxes:
             if 2 <= number < count - 1 and str(chosen) not in taken:  # neither the node's nor the broadcast address
                 self._last, self._taken[uid] = chosen, str(chosen)
                 return chosen
-        raise NoAddress(f"no pod address is free in {self._range}")
+        raise RuntimeFailure(f"no pod address is free in {self._range}")
 
     def _follow(self, uid: str, address: str) -> IPv4Address:
         """An address that may be of another node's range: that one is not to give it to anybody else."""
@@ -163,18 +158,11 @@ class Sandboxes:
         return None
 
 
-_OCI_NAMES = {"net": "network", "uts": "uts", "ipc": "ipc"}
-
-
 async def _make_namespaces(directory: Path, kinds: list[str], *command: str, feed: str | None = None) -> None:
     """New namespaces, held by files in `directory`, with the command run in them."""
     for kind in kinds:
         (directory / kind).touch()
     await run("unshare", *(f"--{kind}={directory / kind}" for kind in kinds), *command, feed=feed)
-
-
-def pod_hostname(pod: Obj) -> str:
-    return str(pod["spec"].get("hostname") or pod["metadata"]["name"])[:_NAME_LIMIT].rstrip("-.")
 
 
 def _write_files(home: Path, pod: Obj, sandbox: Sandbox) -> None:
@@ -188,11 +176,10 @@ def _write_files(home: Path, pod: Obj, sandbox: Sandbox) -> None:
 
 def render_hosts(pod: Obj, sandbox: Sandbox) -> str:
     lines = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
-    names = [sandbox.hostname]
-    if pod["spec"].get("subdomain"):
-        domain = f"{pod['spec']['subdomain']}.{pod['metadata']['namespace']}.svc.cluster.local"
-        names.insert(0, f"{sandbox.hostname}.{domain}")
-    lines += [f"{address}\t{' '.join(names)}" for address in sandbox.addresses or ["127.0.1.1"]]
+    names = sandbox.hostname
+    if subdomain := pod["spec"].get("subdomain"):
+        names = f"{names}.{subdomain}.{pod['metadata']['namespace']}.svc.cluster.local {names}"
+    lines += [f"{address}\t{names}" for address in sandbox.addresses or ["127.0.1.1"]]
     lines += [f"{alias['ip']}\t{' '.join(alias['hostnames'])}" for alias in pod["spec"].get("hostAliases") or ()]
     return "\n".join(lines) + "\n"
 
@@ -200,16 +187,12 @@ def render_hosts(pod: Obj, sandbox: Sandbox) -> str:
 def render_resolv_conf(pod: Obj, machine: str) -> str:
     """dnsConfig over the machine's own; the cluster has no name server of its own."""
     config = pod["spec"].get("dnsConfig") or {}
-    own = [line.split() for line in machine.splitlines()] if pod["spec"].get("dnsPolicy") != "None" else []
-
-    def both(first: Iterable[str], key: str) -> list[str]:
-        return [*first, *(word for words in own if words[:1] == [key] for word in words[1:])]
-
-    servers = both(config.get("nameservers") or (), "nameserver")
-    searches = both(config.get("searches") or (), "search")
-    asked = (o["name"] + (f":{o['value']}" if o.get("value") else "") for o in config.get("options") or ())
-    options = both(asked, "options")
-    lines = [f"nameserver {server}" for server in servers[:3]]
-    lines += [f"search {' '.join(searches)}"] if searches else []
-    lines += [f"options {' '.join(options)}"] if options else []
+    said = {"nameserver": list(config.get("nameservers") or ()), "search": list(config.get("searches") or ())}
+    asked = config.get("options") or ()
+    said["options"] = [o["name"] + (f":{o['value']}" if o.get("value") else "") for o in asked]
+    for key, *words in (line.split() or [""] for line in machine.splitlines()):
+        if key in said and pod["spec"].get("dnsPolicy") != "None":
+            said[key] += words
+    lines = [f"nameserver {server}" for server in said.pop("nameserver")[:3]]
+    lines += [f"{key} {' '.join(words)}" for key, words in said.items() if words]
     return "\n".join(lines) + "\n"

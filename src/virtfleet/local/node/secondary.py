@@ -18,7 +18,7 @@ import orjson
 
 from virtfleet.api.addresses import mac_address
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.errors import ApiError, is_not_found
+from virtfleet.kube.errors import ignoring, is_not_found
 from virtfleet.kube.resource import NETWORK_ATTACHMENTS, Obj
 from virtfleet.local.node import network
 from virtfleet.local.node.attachments import Config, Request, Unusable, config, requested
@@ -43,6 +43,9 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     vmi: str = ""
     """The VMI whose Pod it is: one that moves keeps its addresses."""
 
+    def answers(self, wanted: Request | None) -> bool:
+        return wanted is not None and self.network == wanted.network and wanted.mac in ("", self.mac)
+
 
 class SecondaryNetworks:
     """Those of one node's Pods."""
@@ -63,7 +66,7 @@ class SecondaryNetworks:
             return {}
         if wanted and not namespace:
             raise Unusable("a Pod with hostNetwork has the machine's networks, and is attached to no others")
-        for name in [name for name, there in present.items() if not _is(there, wanted.get(name))]:
+        for name in [name for name, there in present.items() if not there.answers(wanted.get(name))]:
             await network.delete_link(outside(self._network, uid, name))
             del present[name]
             _save(home, present)
@@ -103,13 +106,10 @@ class SecondaryNetworks:
         _save(home, present)
 
     async def _config(self, request: Request) -> Config:
-        try:
+        with ignoring(is_not_found):
             definition = await self._api.get(NETWORK_ATTACHMENTS, request.name, request.namespace)
-        except ApiError as error:
-            if not is_not_found(error):
-                raise
-            raise Unusable("there is no such NetworkAttachmentDefinition; create it") from None
-        return config((definition.get("spec") or {}).get("config"))
+            return config((definition.get("spec") or {}).get("config"))
+        raise Unusable("there is no such NetworkAttachmentDefinition; create it")
 
     def _chosen(self, uid: str, request: Request, asked: Config, vmi: str) -> Attachment:
         records = [_read(path) for path in self._layout.every_sandbox(_RECORD)]
@@ -136,10 +136,6 @@ def _read(path: Path) -> dict[str, Attachment]:
 
 def _save(home: Path, present: dict[str, Attachment]) -> None:
     write_atomically(home / _RECORD, msgspec.json.encode(present))
-
-
-def _is(there: Attachment, wanted: Request | None) -> bool:
-    return wanted is not None and there.network == wanted.network and wanted.mac in ("", there.mac)
 
 
 def outside(net: ClusterNetwork, pod_uid: str, interface: str) -> str:

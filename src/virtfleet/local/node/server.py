@@ -2,6 +2,8 @@
 
 It is a unix socket in the node's directory: both ends are on this machine by the nature of a local cluster, and the
 file's mode lets in nobody but the cluster's own user. No port, no certificate to renew.
+
+Log files are in the format of the container runtime interface: time, stream, P or F, text.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ import contextlib
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -21,18 +24,15 @@ from aiohttp.typedefs import Handler
 from virtfleet.api import times
 from virtfleet.kube.cache import key_of
 from virtfleet.kube.errors import ApiError
-from virtfleet.local.node import cgroups, logfiles
-from virtfleet.local.node.attaching import attach
+from virtfleet.local.node import cgroups
 from virtfleet.local.node.containers import Container
-from virtfleet.local.node.execution import execute
+from virtfleet.local.node.execution import attach, execute
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.lifecycle import Why, all_containers
-from virtfleet.local.node.logfiles import Line
 from virtfleet.local.node.podruns import described
 from virtfleet.local.node.podworker import PodWorker
 from virtfleet.local.node.portforward import forward
 from virtfleet.local.node.runtime import Runtime
-from virtfleet.work.tasks import held
 
 _POLL = 0.1  # seconds between looks at a log that somebody follows
 _READ = 1 << 16
@@ -44,7 +44,6 @@ class AgentServer:
 
     def __init__(self, layout: Layout, runtime: Runtime, workers: Mapping[str, PodWorker]) -> None:
         self._layout, self._runtime, self._workers = layout, runtime, workers
-        self._measuring: asyncio.Task[dict[str, Any]] | None = None
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -68,10 +67,16 @@ class AgentServer:
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         query, run = request.query, self._run(request, previous=request.query.get("previous") == "true")
+        since = times.seconds(query["sinceTime"]) if "sinceTime" in query else 0.0
+        if "sinceSeconds" in query:
+            since = time.time() - int(query["sinceSeconds"])
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(request)
         left = int(query.get("limitBytes", sys.maxsize))
-        async for line in _lines(run, query):
+        async for raw in _follow(run, query.get("tailLines"), follow=query.get("follow") == "true"):
+            line = parse(raw)
+            if line is None or (since and line.moment() < since):
+                continue
             text = line.render(query.get("timestamps") == "true")[:left]
             await response.write(text)
             left -= len(text)
@@ -86,15 +91,10 @@ class AgentServer:
     async def _attach(self, request: web.Request) -> web.StreamResponse:
         run = self._running(request)
         stdin = described(self._worker(request).pod, run.name).get("stdin")
-        return await attach(request, self._runtime.files.path(run.id), stdin=bool(stdin))
+        return await attach(request, self._runtime.home(run), stdin=bool(stdin))
 
     async def _usage(self, request: web.Request) -> web.StreamResponse:
-        """Measured now, because nobody measures while nobody asks; whoever asks meanwhile gets the same answer."""
-        if self._measuring is None or self._measuring.done():
-            self._measuring = held(self._measure(), "usage")
-        return web.json_response(await asyncio.shield(self._measuring))
-
-    async def _measure(self) -> dict[str, Any]:
+        """Measured now, because nobody measures while nobody asks."""
         groups = {
             (key_of(worker.pod), name): runs[-1].cgroup
             for worker in self._workers.values()
@@ -109,16 +109,15 @@ class AgentServer:
         for (pod, name), group in groups.items():
             old, new = before[pod, name], cgroups.usage(group)
             if old and new:
-                used = {"cpu": max(int((new[0] - old[0]) / seconds), 0), "memory": new[1]}
-                pods.setdefault(pod, {})[name] = used
-        return {"timestamp": times.timestamp(), "window": f"{seconds:.3f}s", "node": pods.pop("", {}), "pods": pods}
+                pods.setdefault(pod, {})[name] = {"cpu": max(int((new[0] - old[0]) / seconds), 0), "memory": new[1]}
+        moment = {"timestamp": times.timestamp(), "window": f"{seconds:.3f}s"}
+        return web.json_response({**moment, "node": pods.pop("", {}), "pods": pods})
 
     async def _port_forward(self, request: web.Request) -> web.StreamResponse:
         worker, name = self._worker(request), request.match_info["pod"]
-        network = worker.network
-        if network is None:
+        if worker.network is None:
             raise ApiError("BadRequest", f"unable to forward port because pod {name} is not running")
-        return await forward(request, network, f"{name}, uid {worker.uid}")
+        return await forward(request, worker.network, f"{name}, uid {worker.uid}")
 
     def _running(self, request: web.Request) -> Container:
         run = self._run(request)
@@ -143,11 +142,44 @@ class AgentServer:
         if previous:
             if len(runs) < 2 and not (runs and runs[-1].finished):
                 raise ApiError("BadRequest", f'previous terminated container "{name}" in pod "{pod}" not found')
-            return runs[-2] if len(runs) > 1 else runs[-1]
+            return runs[-2:][0]
         if not runs:
             reason = worker.runs.waiting.get(name, Why("ContainerCreating")).reason
             raise ApiError("BadRequest", f'container "{name}" in pod "{pod}" is waiting to start: {reason}')
         return runs[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One entry of a log. A long line of the container's comes as several, all but the last of them partial."""
+
+    stamp: bytes
+    partial: bool
+    text: bytes
+
+    def moment(self) -> float:
+        return times.seconds(self.stamp.decode())
+
+    def render(self, timestamps: bool) -> bytes:
+        end = b"" if self.partial else b"\n"
+        return (self.stamp + b" " + self.text if timestamps else self.text) + end
+
+
+def parse(raw: bytes) -> Line | None:
+    """None for what is no entry, such as the torn line of a crash."""
+    parts = raw.split(b" ", 3)
+    if len(parts) != 4 or parts[2] not in (b"P", b"F"):
+        return None
+    return Line(parts[0], parts[2] == b"P", parts[3])
+
+
+def last_lines(path: Path, count: int) -> tuple[list[bytes], int]:
+    """The last `count` raw entries, and the size of the file."""
+    try:
+        with open(path, "rb") as file:
+            return [line.rstrip(b"\n") for line in deque(file, count)], file.tell()
+    except FileNotFoundError:  # the container has said nothing yet
+        return [], 0
 
 
 @web.middleware
@@ -158,24 +190,14 @@ async def _refusals(request: web.Request, handler: Handler) -> web.StreamRespons
         return web.json_response(error.status(), status=error.code)
 
 
-async def _lines(run: Container, query: Mapping[str, str]) -> AsyncIterator[Line]:
-    """The entries of a container's log that were asked for; with `follow`, until the container has ended."""
-    since = 0.0
-    if "sinceSeconds" in query:
-        since = time.time() - int(query["sinceSeconds"])
-    elif "sinceTime" in query:
-        since = times.seconds(query["sinceTime"])
-    async for raw in _follow(run, query.get("tailLines"), follow=query.get("follow") == "true"):
-        line = logfiles.parse(raw)
-        if line is not None and (not since or line.moment() >= since):
-            yield line
-
-
 async def _follow(run: Container, tail: str | None, *, follow: bool) -> AsyncIterator[bytes]:
-    """The raw entries, of those that are there the last ones if a number is given."""
+    """The raw entries of a container's log, of those that are there the last ones if a number is given.
+
+    With `follow`, until the container has ended.
+    """
     path, offset, rest, number = Path(run.log), 0, b"", 0
     if tail is not None:
-        there_already, offset = logfiles.last_lines(path, int(tail))
+        there_already, offset = await asyncio.to_thread(last_lines, path, int(tail))
         for line in there_already:
             yield line
     while True:

@@ -52,21 +52,17 @@ def frontends(services: Iterable[Obj], slices: Iterable[Obj]) -> list[Frontend]:
     """What can be reached by a cluster address, sorted, so that equal input gives equal text."""
     endpoints: dict[tuple[str, str], list[Obj]] = defaultdict(list)
     for piece in slices:
-        if piece.get("addressType", "IPv4") != "IPv4":
-            continue
-        owner = (piece["metadata"].get("labels") or {}).get("kubernetes.io/service-name", "")
-        endpoints[piece["metadata"]["namespace"], owner].append(piece)
+        if piece.get("addressType", "IPv4") == "IPv4":
+            owner = (piece["metadata"].get("labels") or {}).get("kubernetes.io/service-name", "")
+            endpoints[piece["metadata"]["namespace"], owner].append(piece)
     reachable = []
     for service in services:
         meta, spec = service["metadata"], service["spec"]
+        pieces = endpoints[meta["namespace"], meta["name"]]
         if spec.get("clusterIP") in (None, "", "None"):
             continue
         for port in spec.get("ports") or ():
-            backends = {
-                backend
-                for piece in endpoints[meta["namespace"], meta["name"]]
-                for backend in ready(piece, port.get("name") or "")
-            }
+            backends = {backend for piece in pieces for backend in ready(piece, port.get("name") or "")}
             reachable.append(
                 Frontend(
                     name=f"{meta['namespace']}/{meta['name']}:{port.get('name') or port['port']}",

@@ -28,9 +28,18 @@ async def predecessor(api: KubeApi, pod: Obj) -> Predecessor | None:
     if not vmi or names.MIGRATION_UID not in _labels(pod) or pod["spec"].get("hostNetwork"):
         return None
     namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["uid"]
-    others = await api.list(PODS, namespace, labels=f"{names.CREATED_BY}={vmi}")
-    found = [Predecessor(other["metadata"]["uid"], _address(other)) for other in others if vmi_of(other) == vmi]
-    return next((each for each in found if each.uid != uid and each.address), None)
+    for other in await api.list(PODS, namespace, labels=f"{names.CREATED_BY}={vmi}"):
+        status = other.get("status") or {}
+        # It has its address for as long as it runs.
+        address = status.get("podIP") if status.get("phase") == "Running" else None
+        if (
+            address
+            and vmi_of(other) == vmi
+            and other["metadata"]["uid"] != uid
+            and not other["spec"].get("hostNetwork")
+        ):
+            return Predecessor(other["metadata"]["uid"], address)
+    return None
 
 
 def succeeds(pod: Obj) -> bool:
@@ -47,10 +56,3 @@ def vmi_of(pod: Obj) -> str:
     owners = pod["metadata"].get("ownerReferences") or ()
     owner = next((o["uid"] for o in owners if o.get("controller") and o["kind"] == VMIS.kind), "")
     return owner if owner == _labels(pod).get(names.CREATED_BY) else ""
-
-
-def _address(pod: Obj) -> str:
-    """Its address, as long as the Pod has it."""
-    status = pod.get("status") or {}
-    alive = status.get("phase") == "Running" and not pod["spec"].get("hostNetwork")
-    return status.get("podIP") or "" if alive else ""

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import time
 from pathlib import Path
 
 from virtfleet.local.node import cgroups, loops, mounts, network, secondary
-from virtfleet.local.node.containers import Container, ContainerFiles
+from virtfleet.local.node.containers import Container, records
 from virtfleet.local.node.layout import Layout
 from virtfleet.local.node.network import ClusterNetwork
-from virtfleet.local.node.runtime import boot_id, kill_monitor, pidfd, remove_group
+from virtfleet.local.node.runtime import boot_id, kill_monitor, pidfd, remove_group, start_time
 
-_PATIENCE = 10.0  # seconds that pods have to end, however long they would like
+_PATIENCE, _LOOK = 10.0, 0.05  # seconds that pods have to end, however long they would like; and between two looks
 
 
 async def power_off(layout: Layout, net: ClusterNetwork) -> None:
@@ -30,7 +31,7 @@ async def power_off(layout: Layout, net: ClusterNetwork) -> None:
     for path in layout.containers.glob("*"):
         mounts.unmount_below(path)
     for sandbox in list(layout.sandboxes.glob("*")):
-        await network.detach(net, sandbox.name)
+        await network.delete_link(net.interface(sandbox.name))
         await secondary.detach_all(net, sandbox)
         mounts.remove_tree(sandbox)
     mounts.remove_tree(layout.runtime)
@@ -40,7 +41,8 @@ async def tear_down(data: Path, net: ClusterNetwork) -> None:
     """Everything of the cluster but its directory, and what others mounted there."""
     homes = sorted(path for path in (data / "nodes").glob("*/"))
     nodes = [Layout(data, net.cluster, home.name) for home in homes]
-    await asyncio.gather(*(_end_in_grace(run) for node in nodes for run in _running(node)))
+    boot, known = boot_id(), [run for node in nodes for _, run in records(node.containers) if run]
+    await asyncio.gather(*(_end_in_grace(run) for run in known if run.running and run.boot == boot))
     for node in nodes:
         await power_off(node, net)
     await network.tear_down(net)
@@ -48,26 +50,11 @@ async def tear_down(data: Path, net: ClusterNetwork) -> None:
     cgroups.remove_if_empty("/virtfleet")
 
 
-def _running(node: Layout) -> list[Container]:
-    boot, known = boot_id(), [run for _, run in ContainerFiles(node.containers).load() if run]
-    return [run for run in known if run.running and run.boot == boot]
-
-
 async def _end_in_grace(run: Container) -> None:
     """Ask a container to end, and wait until its monitor has written down how it did. No hook is run any more."""
-    with pidfd(run.pid, run.pid_start) as process, pidfd(run.monitor, run.monitor_start) as monitor:
-        if process is None or monitor is None or not run.grace:
-            return
-        with contextlib.suppress(ProcessLookupError, TimeoutError):
+    until = time.monotonic() + min(run.grace, _PATIENCE)
+    with pidfd(run.pid, run.pid_start) as process, contextlib.suppress(ProcessLookupError):
+        if process is not None and run.grace:
             signal.pidfd_send_signal(process, run.stop_number)
-            async with asyncio.timeout(min(run.grace, _PATIENCE)):
-                await _end_of(monitor)
-
-
-async def _end_of(process: int) -> None:
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(process, ended.set)
-    try:
-        await ended.wait()
-    finally:
-        loop.remove_reader(process)
+            while time.monotonic() < until and start_time(run.monitor) == run.monitor_start:  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK)

@@ -15,40 +15,28 @@ _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 
 
-def unpack(archive: tarfile.TarFile) -> None:
-    """Extract below the present root directory."""
-    archive.extraction_filter = lambda member, _: member  # the root is confined; owners, modes and devices are meant
-    for member in archive:
-        parent, name = os.path.split("/" + member.name.lstrip("/"))
-        if name == _OPAQUE:
-            os.makedirs(parent, exist_ok=True)
-            os.setxattr(parent, "trusted.overlay.opaque", b"y")
-        elif name.startswith(_WHITEOUT):
-            os.makedirs(parent, exist_ok=True)
-            os.mknod(os.path.join(parent, name[len(_WHITEOUT) :]), stat.S_IFCHR, os.makedev(0, 0))
-        else:
-            archive.extract(member, "/", numeric_owner=True)
-            _restore_attributes(member)
-
-
-def _restore_attributes(member: tarfile.TarInfo) -> None:
-    """File capabilities travel as PAX records, which tarfile leaves alone."""
-    for key, value in member.pax_headers.items():
-        if key == "SCHILY.xattr.security.capability":
-            os.setxattr(
-                "/" + member.name.lstrip("/"),
-                key.removeprefix("SCHILY.xattr."),
-                value.encode("utf-8", "surrogateescape"),
-            )
-
-
 def main() -> None:
     root = sys.argv[1]
     os.umask(0)
     os.chroot(root)
     os.chdir("/")
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
-        unpack(archive)
+        # The root is confined; owners, modes and devices are meant.
+        archive.extraction_filter = lambda member, _: member
+        for member in archive:
+            parent, name = os.path.split("/" + member.name.lstrip("/"))
+            if name == _OPAQUE:
+                os.makedirs(parent, exist_ok=True)
+                os.setxattr(parent, "trusted.overlay.opaque", b"y")
+            elif name.startswith(_WHITEOUT):
+                os.makedirs(parent, exist_ok=True)
+                os.mknod(os.path.join(parent, name[len(_WHITEOUT) :]), stat.S_IFCHR, os.makedev(0, 0))
+            else:
+                archive.extract(member, "/", numeric_owner=True)
+                # File capabilities travel as PAX records, which tarfile leaves alone.
+                if attribute := member.pax_headers.get("SCHILY.xattr.security.capability"):
+                    path = os.path.join(parent, name)
+                    os.setxattr(path, "security.capability", attribute.encode("utf-8", "surrogateescape"))
 
 
 if __name__ == "__main__":
