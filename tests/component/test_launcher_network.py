@@ -40,7 +40,7 @@ async def main():
     network.start()
     print("up", flush=True)
     line = await asyncio.to_thread(sys.stdin.buffer.readline)
-    await network.serve(msgspec.json.decode(line, type=NodeFacts))
+    network.serve(msgspec.json.decode(line, type=NodeFacts))
     print("serving", flush=True)
     await asyncio.to_thread(sys.stdin.buffer.readline)
     network.close()

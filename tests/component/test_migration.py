@@ -32,7 +32,7 @@ from virtfleet.hypervisors.migration import Mode, Route
 from virtfleet.hypervisors.qemu import migration
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.libvirtd.connection import Connection
-from virtfleet.launcher.libvirtd.migration import Departure, arrived, land
+from virtfleet.launcher.libvirtd.migration import Departure, land, shown
 
 pytestmark = pytest.mark.slow  # real guests
 
@@ -183,7 +183,7 @@ async def test_a_guest_moves_with_its_disk_and_runs_on_one_side_only(pair: Pair)
     )
     await departure.run(pair.target.document(pair.wanted), pair.route, options)
     assert pair.sides() == (False, True)
-    assert await arrived(pair.connections[1], NAME, QEMU)
+    assert await shown(pair.connections[1], NAME, QEMU.migration.finish(source=False))
     domain = pair.target.libvirt.lookupByName(NAME)
     assert domain.state() == [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER], "it waits to be let run"
     for _ in range(2):
@@ -335,7 +335,7 @@ async def test_one_that_never_fits_runs_on_the_target_before_all_of_it_is_there(
     await departure.run(pair.target.document(pair.wanted), pair.route, options)
     assert departure.look.mode is Mode.POST_COPY and departure.look.elapsed > 4
     assert pair.sides() == (False, True)
-    assert await arrived(pair.connections[1], NAME, QEMU)
+    assert await shown(pair.connections[1], NAME, QEMU.migration.finish(source=False))
     assert pair.target.disk.read_bytes() == pair.source.disk.read_bytes()
     domain, before = pair.target.libvirt.lookupByName(NAME), pair.target.cpu_time()
     assert domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING
@@ -380,7 +380,7 @@ async def test_a_post_copy_whose_link_breaks_is_taken_up_again_and_the_guest_goe
         await moving
     assert "post-copy broke and is taken up again" in caplog.text
     assert pair.sides() == (False, True)
-    assert await arrived(pair.connections[1], NAME, QEMU)
+    assert await shown(pair.connections[1], NAME, QEMU.migration.finish(source=False))
     domain, before = pair.target.libvirt.lookupByName(NAME), pair.target.cpu_time()
     assert domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING
     eventually(lambda: pair.target.cpu_time() > before)

@@ -41,7 +41,7 @@ connection.settimeout(None)
 while data := connection.recv(4096):
     connection.sendall(data)
 """
-ANNOUNCE = "from virtfleet.launcher.guestnet.announcement import announce; announce()"
+ANNOUNCE = "from virtfleet.launcher.guestnet.network import announce; announce()"
 
 
 class Guest:

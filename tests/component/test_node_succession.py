@@ -84,7 +84,7 @@ async def test_the_new_pod_is_reached_as_soon_as_something_is_heard_of_it(cluste
     two = await namer(cluster, "two", "n2", vmi="u", target=True)
     await reached(cluster, here, "one")
     namespace = cluster.layout("n2").sandboxes / two["metadata"]["uid"] / "ns" / "net"
-    says = "from virtfleet.launcher.guestnet.announcement import announce; announce()"
+    says = "from virtfleet.launcher.guestnet.network import announce; announce()"
     await run("nsenter", f"--net={namespace}", sys.executable, "-c", says)
     await reached(cluster, here, "two")
     await cluster.delete("two")  # the migration has failed after all

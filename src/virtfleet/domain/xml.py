@@ -33,6 +33,12 @@ def child(parent: Element, tag: str) -> Element:
     return add(parent, tag) if present is None else present
 
 
+def attribute(parent: Element, path: str, name: str, default: str = "") -> str:
+    """An attribute of the first element at a path; the default where there is no such element or attribute."""
+    element = parent.find(path)
+    return default if element is None else element.get(name, default)
+
+
 def yes_no(value: bool | None, default: bool = True) -> str:
     """`yes` or `no`."""
     return "yes" if (default if value is None else value) else "no"

@@ -21,6 +21,7 @@ from virtfleet.api import traits
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.context import Context
+from virtfleet.domain.xml import attribute
 from virtfleet.hypervisors.migration import Ask, Migration
 from virtfleet.hypervisors.proof import Device, Learned, Step
 from virtfleet.hypervisors.support import Level, Supports
@@ -270,6 +271,5 @@ class Hypervisor(ABC):
 
 def own_alias(device: Element) -> str:
     """The name in the VMI, from the alias that the device's document carries; "" where it is not one of ours."""
-    alias = device.find("alias")
-    name = alias.get("name", "") if alias is not None else ""
+    name = attribute(device, "alias", "name")
     return name.removeprefix(_OWN) if name.startswith(_OWN) else ""

@@ -14,7 +14,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
+import struct
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -22,10 +23,9 @@ from typing import Final
 from virtfleet.domain import paths
 from virtfleet.hypervisors.migration import Route
 from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.libvirtd.answers import TO_PREPARE, Answers
 from virtfleet.protocol import wire
 from virtfleet.protocol.channels import Channel, Line, Packet
-from virtfleet.work import tasks
+from virtfleet.work import sockets, tasks
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +36,12 @@ _PATIENCE = 10.0  # seconds for a daemon to be back; a hypervisor listens before
 _RETRY = 0.02
 _BACKLOG = 16
 _PIECE = 64 << 10
+# libvirt's messages between two daemons, as far as the launcher must know them.
+_HEAD = struct.Struct(">7I")  # length with the head, program, version, procedure, kind, serial, status
+_DOMAINS = 0x20008086  # the program whose procedures are about domains
+_ANSWER = 1
+TO_PREPARE = 303
+"""The procedure by which a target prepares itself; memory goes next."""
 
 
 class Channels:
@@ -71,7 +77,39 @@ class Channels:
         with listener:
             while True:
                 connection, _ = await asyncio.get_running_loop().sock_accept(listener)
-                self._tasks.add(_begin(Talk(Line(connection), self._places, self._hold).run(), "channels: a handler"))
+                self._tasks.add(_begin(self._talk(Line(connection)), "channels: a handler"))
+
+    async def _talk(self, line: Line) -> None:
+        """With one handler, until it closes; then nothing more is passed to it."""
+        passing = tasks.Owned()
+        try:
+            while received := await line.receive():
+                packet, _ = received
+                if packet.dial:
+                    passing.add(_begin(self._dial(packet.dial, line), f"channels: dial {packet.dial}"))
+                for channel in packet.serve:
+                    listener = _listen(getattr(ROUTE, channel), socket.SOCK_STREAM)
+                    passing.add(_begin(self._serve(channel, listener, line), f"channels: serve {channel}"))
+        finally:
+            await passing.end()
+            line.close()
+
+    async def _dial(self, channel: Channel, line: Line) -> None:
+        try:
+            connection = await _connect(self._places[channel])
+        except OSError as error:
+            why = str(error) or "nobody listens"
+            await line.send(Packet(channel=channel, error=f"{channel} is not reached here: {why}"))
+        else:
+            with connection:
+                await line.send(Packet(channel=channel), connection)
+
+    async def _serve(self, channel: Channel, listener: socket.socket, line: Line) -> None:
+        with listener:
+            while True:
+                connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+                with self._hold(connection) if channel is Channel.LIBVIRT else connection as connection:
+                    await line.send(Packet(channel=channel), connection)
 
     def _hold(self, connection: socket.socket) -> socket.socket:
         """What the handler gets in the place of a connection of libvirt's, which outlives the handler."""
@@ -107,52 +145,30 @@ class Channels:
             await tasks.first_of(outward(), inward())
 
 
-class Talk:
-    """With one handler, until it closes; then nothing more is passed to it.
+class Answers:
+    """Bytes that come from the other daemon, in any pieces, and what an answer among them answers."""
 
-    `places` are the sockets to dial, `hold` keeps a connection and gives another for it.
-    """
+    def __init__(self) -> None:
+        self._head = b""
+        self._left = 0  # bytes of the present message
 
-    def __init__(self, line: Line, places: dict[Channel, str], hold: Callable[[socket.socket], socket.socket]) -> None:
-        self._line = line
-        self._places = places
-        self._hold = hold
-        self._sending = asyncio.Lock()
-        self._tasks = tasks.Owned()
-
-    async def run(self) -> None:
-        try:
-            while received := await self._line.receive():
-                packet, _ = received
-                if packet.dial:
-                    self._tasks.add(_begin(self._dial(packet.dial), f"channels: dial {packet.dial}"))
-                for channel in packet.serve:
-                    listener = _listen(getattr(ROUTE, channel), socket.SOCK_STREAM)
-                    self._tasks.add(_begin(self._serve(channel, listener), f"channels: serve {channel}"))
-        finally:
-            await self._tasks.end()
-            self._line.close()
-
-    async def _dial(self, channel: Channel) -> None:
-        try:
-            connection = await _connect(self._places[channel])
-        except OSError as error:
-            why = str(error) or "nobody listens"
-            await self._send(Packet(channel=channel, error=f"{channel} is not reached here: {why}"))
-        else:
-            with connection:
-                await self._send(Packet(channel=channel), connection)
-
-    async def _serve(self, channel: Channel, listener: socket.socket) -> None:
-        with listener:
-            while True:
-                connection, _ = await asyncio.get_running_loop().sock_accept(listener)
-                with self._hold(connection) if channel is Channel.LIBVIRT else connection as connection:
-                    await self._send(Packet(channel=channel), connection)
-
-    async def _send(self, packet: Packet, connection: socket.socket | None = None) -> None:
-        async with self._sending:
-            await self._line.send(packet, connection)
+    def split(self, data: bytes) -> Iterator[tuple[bytes, int]]:
+        """The same bytes, and with each piece the procedure that a message answers which begins there, else 0."""
+        while data:
+            if self._left:
+                piece, data = data[: self._left], data[self._left :]
+                self._left -= len(piece)
+                yield piece, 0
+                continue
+            missing = _HEAD.size - len(self._head)
+            self._head, data = self._head + data[:missing], data[missing:]
+            if len(self._head) == _HEAD.size:
+                length, program, _, procedure, kind, _, _ = _HEAD.unpack(self._head)
+                if length < _HEAD.size:
+                    raise wire.WireError(f"a message of libvirt's cannot have {length} bytes")
+                self._left = length - _HEAD.size
+                yield self._head, procedure if (program, kind) == (_DOMAINS, _ANSWER) else 0
+                self._head = b""
 
 
 def _begin(work: tasks.Work[None], name: str) -> asyncio.Task[None]:
@@ -165,14 +181,10 @@ async def _connect(path: str) -> socket.socket:
         while True:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             connection.setblocking(False)
-            try:
+            with sockets.kept(connection), suppress(FileNotFoundError, ConnectionRefusedError):
                 await asyncio.get_running_loop().sock_connect(connection, path)
                 return connection
-            except (FileNotFoundError, ConnectionRefusedError):
-                connection.close()
-            except BaseException:
-                connection.close()
-                raise
+            connection.close()
             await asyncio.sleep(_RETRY)
 
 

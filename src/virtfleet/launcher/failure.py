@@ -1,8 +1,10 @@
-"""What a launcher says when it cannot do what it was asked."""
+"""What a launcher says when it cannot do what it was asked, and when it ends."""
 
 from __future__ import annotations
 
+import os
 import re
+from contextlib import suppress
 
 # QEMU begins its lines with the time, and libvirt says when it noticed that QEMU had ended. Without both, the same
 # failure has the same words each time.
@@ -24,6 +26,14 @@ _REMEDIES = {
 
 class Failure(Exception):
     """It could not be done; the message says what is wrong and, where possible, what to do."""
+
+
+def leave_word(words: str) -> None:
+    """Tell the kubelet how this process ended, for whoever asks when it is gone."""
+    with suppress(OSError):
+        fd = os.open("/dev/termination-log", os.O_WRONLY | os.O_TRUNC)  # it is there if a kubelet wants to know
+        os.write(fd, words.encode())
+        os.close(fd)
 
 
 def explained(words: str) -> str:

@@ -8,29 +8,26 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from virtfleet.domain.paths import KEPT
+from virtfleet.domain import paths
 from virtfleet.hypervisors import registry
 from virtfleet.launcher import node
 from virtfleet.launcher.channels import Channels
+from virtfleet.launcher.failure import leave_word
 from virtfleet.launcher.libvirtd.daemons import Daemons, plan_for
 from virtfleet.launcher.server import Server, Updates
 from virtfleet.launcher.sharing import neighbours
-from virtfleet.launcher.storage import vmstate
-from virtfleet.launcher.vm import states
+from virtfleet.launcher.vm import outliving, states
 from virtfleet.launcher.vm.guest import Guest
-from virtfleet.launcher.vm.outliving import Outliving
 from virtfleet.protocol.messages import CHANNELS_SOCKET, COMMAND_SOCKET, Shutdown, Status
 from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
-_TERMINATION_MESSAGE = "/dev/termination-log"
 _VERBOSE = 4
 
 
@@ -83,45 +80,49 @@ async def launch(wanted: Options) -> int:
     """Run until the domain has ended; the answer is the exit code."""
     hypervisor = registry.get(wanted.hypervisor)
     plan = plan_for(hypervisor, log_filters=wanted.libvirt_log_filters)
-    outliving = Outliving(hypervisor.descriptor.outliving, f"{wanted.namespace}_{wanted.name}")
-    updates = Updates()
-    guest = Guest(outliving.name, wanted.uid, hypervisor, plan.uri, updates, wanted.hook_sidecars)
+    name, updates = f"{wanted.namespace}_{wanted.name}", Updates()
+    guest = Guest(name, wanted.uid, hypervisor, plan.uri, updates, wanted.hook_sidecars)
     daemons = Daemons(plan)
     server = Server(Path(COMMAND_SOCKET), guest.handlers(), updates, vmi=wanted.uid)
     daemon = plan.uri.partition("socket=")[2]
-    channels = Channels(Path(CHANNELS_SOCKET), daemon, guest.prepared, guest.parted)
+    channels = Channels(Path(CHANNELS_SOCKET), daemon, guest.departures.prepared, guest.departures.parted)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: tasks.start(guest.shutdown(Shutdown()), "shutdown by signal"))
-    vmstate.link(os.environ.get(KEPT, ""), hypervisor.descriptor.scheme)
+    _link_kept(os.environ.get(paths.KEPT, ""), hypervisor.descriptor.scheme)
     daemons.lay_out()
-    await outliving.begin()
-    daemons.start()
-    guest.start()
-    channels.start()
-    await server.start()
-    try:
-        await guest.ended.wait()
-        if updates.latest.state.reason == Status.CRASHED:
-            logger.error("the hypervisor has died; its last words: %s", daemons.last_words())
-        _leave_word(msgspec.json.encode(updates.latest.state))
-    finally:
-        await server.close()
-        await channels.close()
-        await guest.close()
-        await daemons.stop()
-        neighbours.say_goodbye()
-        await outliving.end()
+    async with outliving.held(hypervisor.descriptor.outliving, name):
+        daemons.start()
+        guest.start()
+        channels.start()
+        await server.start()
+        try:
+            await guest.ended.wait()
+            if updates.latest.state.reason == Status.CRASHED:
+                logger.error("the hypervisor has died; its last words: %s", daemons.last_words())
+            state = msgspec.json.encode(updates.latest.state).decode()
+            logger.info("ended: %s", state)
+            leave_word(state)
+        finally:
+            await server.close()
+            await channels.close()
+            await guest.close()
+            await daemons.stop()
+            neighbours.say_goodbye()
     return states.exit_code(updates.latest.state)
 
 
-def _leave_word(message: bytes) -> None:
-    """Tell the kubelet how it ended, for whoever asks when this process is gone."""
-    logger.info("ended: %s", message.decode())
-    with suppress(OSError):
-        fd = os.open(_TERMINATION_MESSAGE, os.O_WRONLY | os.O_TRUNC)  # it is there if a kubelet wants to know
-        os.write(fd, message)
-        os.close(fd)
+def _link_kept(kept: str, driver: str) -> None:
+    """Lead a driver of libvirt to the VM's own claim, for what firmware and TPM keep beyond this run. May be repeated.
+
+    This is done before the driver makes such directories itself.
+    """
+    for name in filter(None, kept.split(":")):
+        place, link = Path(paths.VM_STATE, name), Path(paths.PRIVATE, "libvirt", driver, name)
+        place.mkdir(mode=0o770, exist_ok=True)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not os.path.lexists(link):
+            link.symlink_to(place)
 
 
 def main() -> None:

@@ -33,18 +33,16 @@ async def ask(socket: str, words: list[str], seconds: int) -> int:
                 return 0
             done = await launcher.call(GuestExec(command=words, timeout_seconds=seconds))
     except TimeoutError:
-        return _unwell(f"the guest did not answer within {seconds} s")
+        why = f"the guest did not answer within {seconds} s"
     except OSError as error:
-        return _unwell(f"the launcher cannot be reached: {error}")
+        why = f"the launcher cannot be reached: {error}"
     except (LauncherGone, Refused, WireError) as error:
-        return _unwell(str(error))
-    sys.stdout.write(done.stdout.decode(errors="replace"))
-    sys.stderr.write(done.stderr.decode(errors="replace"))
-    return done.exit_code
-
-
-def _unwell(reason: str) -> int:
-    sys.stderr.write(f"{reason}\n")
+        why = str(error)
+    else:
+        sys.stdout.write(done.stdout.decode(errors="replace"))
+        sys.stderr.write(done.stderr.decode(errors="replace"))
+        return done.exit_code
+    sys.stderr.write(f"{why}\n")
     return 1
 
 

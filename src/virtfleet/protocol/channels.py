@@ -57,13 +57,14 @@ class Line:
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._connection = connection
+        self._sending = asyncio.Lock()
 
     async def send(self, packet: Packet, descriptor: socket.socket | None = None) -> None:
         """Send a packet, with a descriptor, of which a copy goes. Raises OSError, TimeoutError, and WireError."""
         data = _encoded(packet)
         rights = array.array("i", [] if descriptor is None else [descriptor.fileno()])
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if rights else []
-        async with asyncio.timeout(_PATIENCE):
+        async with self._sending, asyncio.timeout(_PATIENCE):
             while True:
                 with suppress(BlockingIOError):
                     self._connection.sendmsg([data], ancillary, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -101,14 +102,14 @@ class Line:
 
 def close_aside(descriptors: Iterable[int]) -> None:
     """Close what somebody else has opened, which may block."""
+
+    def close() -> None:
+        for number in numbers:
+            with suppress(OSError):
+                os.close(number)
+
     if numbers := list(descriptors):
-        threading.Thread(target=_close, args=(numbers,), name="closing descriptors", daemon=True).start()
-
-
-def _close(numbers: list[int]) -> None:
-    for number in numbers:
-        with suppress(OSError):
-            os.close(number)
+        threading.Thread(target=close, name="closing descriptors", daemon=True).start()
 
 
 def _encoded(packet: Packet) -> bytes:

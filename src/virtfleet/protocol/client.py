@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
 import virtfleet
@@ -21,7 +20,6 @@ A = TypeVar("A", bound=Message)
 # What a launcher may say at once and then each second, where a message counts one and one more for each 4 KiB.
 _BURST, _RATE, _PIECE = 512.0, 16.0, 4096
 _PATIENCE = 5.0  # seconds of waiting after which one that goes on is no longer listened to
-_BUFFER = 1 << 16
 
 
 class LauncherGone(Exception):
@@ -78,10 +76,8 @@ class Client:
     @classmethod
     async def connect(cls, place: Path | socket.socket) -> Client:
         """Connect, unless that is done, and greet. Raises OSError where nobody listens, WireError at no launcher."""
-        if isinstance(place, Path):
-            reader, writer = await asyncio.open_unix_connection(place, limit=_BUFFER)
-        else:
-            reader, writer = await asyncio.open_unix_connection(sock=place, limit=_BUFFER)
+        path, made = (place, None) if isinstance(place, Path) else (None, place)
+        reader, writer = await asyncio.open_unix_connection(path, sock=made)
         try:
             writer.write(wire.encode(Hello(version=virtfleet.__version__), wire.REQUEST))
             hello = await wire.receive(reader, Hello, wire.ANSWER)
@@ -164,7 +160,5 @@ class Client:
     async def __aenter__(self) -> Client:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -5,13 +5,13 @@ messages and their fields are only ever added, every field has a default, and un
 launcher understands, it says in its greeting. A VMI travels as the JSON of the object, so that nothing of it is lost.
 
 What a launcher sends has bounds, which a handler holds it to, because a guest may have taken its place. They are far
-beyond what real guests have; a launcher cuts off what is more (`bounds`).
+beyond what real guests have; a launcher cuts off what is more (`launcher.server.fit`).
 """
 
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Any, Final, Generic, TypeVar, get_args
+from typing import Annotated, Final, Generic, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
@@ -408,10 +408,6 @@ class GuestExec(Request[Executed], frozen=True):
 
     command: list[str] = []
     timeout_seconds: int = 5
-
-
-_KINDS: tuple[type[Request[Any]], ...] = (*Request.__subclasses__(), Prepare)
-REQUESTS: Final = {request.__name__: request for request in _KINDS}
 
 
 def answer_to(request: type[Request[A]]) -> type[A]:

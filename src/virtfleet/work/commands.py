@@ -22,10 +22,6 @@ class CommandError(Exception):
         self.code = code
 
 
-class TookTooLong(CommandError):
-    """A command had not ended in its time, and was killed with all that it had started."""
-
-
 def python(module: str) -> tuple[str, ...]:
     """A module as a process of its own, with what this one sees of the machine's Python."""
     return (sys.executable, *(["-S"] if sys.flags.no_site else []), "-m", module)
@@ -55,15 +51,11 @@ async def started(*argv: str, limit: float, stdin: IO[bytes] | int) -> AsyncIter
         async with asyncio.timeout(limit):
             yield process
     except TimeoutError:
-        raise TookTooLong(argv, -signal.SIGKILL, f"not done within {limit:.0f} s, and killed") from None
+        raise CommandError(argv, -signal.SIGKILL, f"not done within {limit:.0f} s, and killed") from None
     finally:
         if process.returncode is None:
-            await _kill(process)
-
-
-async def _kill(process: asyncio.subprocess.Process) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_FAREWELL):
-            await process.wait()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FAREWELL):
+                    await process.wait()

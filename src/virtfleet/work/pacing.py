@@ -40,13 +40,10 @@ class TokenBucket:
 
     def take(self) -> bool:
         """Take a token if there is one."""
-        self._fill()
+        now = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now - self._filled) * self._rate)
+        self._filled = now
         if self._tokens < 1:
             return False
         self._tokens -= 1
         return True
-
-    def _fill(self) -> None:
-        now = self._clock()
-        self._tokens = min(self._burst, self._tokens + (now - self._filled) * self._rate)
-        self._filled = now

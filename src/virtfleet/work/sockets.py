@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import IO
 
 
-async def ready(connection: socket.socket | IO[bytes], *, writable: bool) -> None:
+async def ready(of: socket.socket | IO[bytes] | int, *, writable: bool) -> None:
     """Until there may be something to read, or room to write. Raises ConnectionAbortedError where it is closed."""
-    loop, number = asyncio.get_running_loop(), connection.fileno()
+    loop, number = asyncio.get_running_loop(), of if isinstance(of, int) else of.fileno()
     if number < 0:
         raise ConnectionAbortedError("the connection has been closed")
     add, remove = (loop.add_writer, loop.remove_writer) if writable else (loop.add_reader, loop.remove_reader)

@@ -44,7 +44,8 @@ def answer(number: int, body: bytes, *, more: bool = True) -> bytes:
     return framed(msgspec.msgpack.encode(wire.Answer(number, msgspec.Raw(body), more=more)))
 
 
-HELLO = framed(msgspec.msgpack.encode(m.Hello(requests=["Watch", *m.REQUESTS])))
+REQUESTS = [request.__name__ for request in (*m.Request.__subclasses__(), m.Prepare)]
+HELLO = framed(msgspec.msgpack.encode(m.Hello(requests=REQUESTS)))
 ABSENT, RUNNING = (
     msgspec.msgpack.encode(m.Update(state=m.DomainState(status=status, agent=True)))
     for status in (m.Status.ABSENT, m.Status.RUNNING)

@@ -18,8 +18,8 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=20,
 )
-KINDS = [str, int, dict, dict[str, str], agent._About, agent._Host, agent._Timezone, list[agent._User]]
-KINDS += [list[agent._Filesystem], list[agent._Interface], agent._Process, agent._Ended]
+KINDS = [str, int, dict, dict[str, str], agent._About, agent._Names, list[agent._User]]
+KINDS += [list[agent._Filesystem], list[agent._Interface], agent.Process, agent.Ended]
 
 
 def told(value: object) -> str:
@@ -52,7 +52,7 @@ def test_an_answer_is_of_its_kind_or_an_error(answer: str, kind: Any) -> None:
 )
 def test_nonsense_is_an_error(answer: str) -> None:
     with pytest.raises(Failure, match="guest-exec"):
-        agent.read("guest-exec", answer, agent._Process)
+        agent.read("guest-exec", answer, agent.Process)
 
 
 def test_megabytes_are_not_read() -> None:

@@ -15,12 +15,13 @@ from msgspec import inspect
 
 from virtfleet.handler.pods.process import belongs
 from virtfleet.handler.vms.instances import decode_instance
+from virtfleet.launcher.server import fit
 from virtfleet.protocol import messages as m
 from virtfleet.protocol import wire
-from virtfleet.protocol.bounds import fit
 from virtfleet.protocol.client import Allowance
 
-SENT = {m.Hello, m.Update, *(m.answer_to(request) for request in m.REQUESTS.values())} - {m.Picture}
+REQUESTS = (*m.Request.__subclasses__(), m.Prepare)
+SENT = {m.Hello, m.Update, *(m.answer_to(request) for request in REQUESTS)} - {m.Picture}
 
 
 def unbounded(shape: inspect.Type, where: str) -> Iterator[str]:

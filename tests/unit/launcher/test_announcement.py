@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from virtfleet.launcher.guestnet.announcement import routers
+from virtfleet.launcher.guestnet.network import routers
 
 TABLE = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
 eth0\t00000000\t0100F40A\t0003\t0\t0\t0\t00000000\t0\t0\t0

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from tests.waiting import eventually
 from virtfleet.hypervisors.migration import Route
 from virtfleet.launcher import channels
-from virtfleet.launcher.channels import Channels
-from virtfleet.launcher.libvirtd.answers import TO_PREPARE, Answers
+from virtfleet.launcher.channels import TO_PREPARE, Answers, Channels
 from virtfleet.protocol.channels import Channel, Line, Packet
 
 

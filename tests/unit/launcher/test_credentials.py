@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from virtfleet.api.traits import agent_command
 from virtfleet.api.vmi import AccessCredential
 from virtfleet.domain import paths
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.vm import credentials
-from virtfleet.launcher.vm.credentials import Credentials, by_agent, commands
+from virtfleet.launcher.vm.credentials import Credentials, commands
 
 AGENT = {
     "source": {"secret": {"secretName": "keys"}},
@@ -25,7 +26,7 @@ WORDS = {"source": {"secret": {"secretName": "words"}}, "propagationMethod": {"q
 
 
 def read(*given: dict[str, Any]) -> list[AccessCredential]:
-    return by_agent(msgspec.convert(given, type=list[AccessCredential]))
+    return [each for each in msgspec.convert(given, type=list[AccessCredential]) if agent_command(each)]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from virtfleet.launcher.guestnet.dhcp6 import Kind, Option, Options, decoded, encoded, reply
-from virtfleet.launcher.guestnet.router import advertisement
+from virtfleet.launcher.guestnet.network import advertisement
 from virtfleet.protocol.messages import Lease6
 
 LEASE = Lease6(device="k6t-eth0", address="fd10:0:2::2/120", dns=["fd09::53"], search=["a.example"], mtu=1400)

@@ -15,7 +15,7 @@ import pytest
 
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.storage.iso import Image
-from virtfleet.launcher.vm import picture
+from virtfleet.launcher.vm.operations import png
 
 
 def test_an_iso_has_its_label_and_its_files_in_their_places(tmp_path: Path) -> None:
@@ -48,14 +48,14 @@ def test_an_iso_has_its_label_and_its_files_in_their_places(tmp_path: Path) -> N
 
 def test_a_pixmap_becomes_a_png_with_the_same_pixels() -> None:
     pixels = bytes(range(18))
-    made = picture.png(b"P6\n# a comment\n3 2\n255\n" + pixels)
+    made = png(b"P6\n# a comment\n3 2\n255\n" + pixels)
     assert made[16:24] == bytes([0, 0, 0, 3, 0, 0, 0, 2])
     length = int.from_bytes(made[33:37], "big")
     rows = zlib.decompress(made[41 : 41 + length])
     assert rows == b"\0" + pixels[:9] + b"\0" + pixels[9:]
-    assert picture.png(made) == made
+    assert png(made) == made
 
 
 def test_a_picture_of_another_format_is_refused() -> None:
     with pytest.raises(Failure, match="not known"):
-        picture.png(b"GIF89a")
+        png(b"GIF89a")

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from virtfleet.launcher.importing import images, streams
-from virtfleet.launcher.importing.images import Hopeless
-from virtfleet.launcher.importing.streams import Counted, Trouble, download
+from virtfleet.launcher.importing import streams
+from virtfleet.launcher.importing.streams import Counted, Hopeless, Trouble, download
 from virtfleet.launcher.importing.target import DISK, Target
 from virtfleet.protocol.importing import Job, Source
 
@@ -81,13 +80,13 @@ def test_an_image_that_refers_to_another_file_is_refused_before_anybody_opens_it
     apart = qcow2(tmp_path / "apart", "-o", f"data_file={tmp_path / 'data'},data_file_raw=on")
     for image in (on_another, apart):
         with pytest.raises(Hopeless, match="another file"):
-            images.disk_size(image[: images.HEAD])
+            streams.disk_size(image[: streams.HEAD])
     forged = bytearray(qcow2(tmp_path / "odd"))
     struct.pack_into(">Q", forged, 72, 1 << 40)
     with pytest.raises(Hopeless):
-        images.disk_size(bytes(forged))
+        streams.disk_size(bytes(forged))
     with pytest.raises(Hopeless, match="header"):
-        images.disk_size(b"QFI\xfb\0\0")
+        streams.disk_size(b"QFI\xfb\0\0")
 
 
 @pytest.mark.parametrize("head", [b"KDMV", b"vhdxfile", b"conectix", b"BZh9", b"LUKS\xba\xbe"])

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
 from virtfleet.hypervisors.base import Outliving as How
 from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.vm.outliving import Outliving, sweep
+from virtfleet.launcher.vm.outliving import held, sweep
 
 _LAUNCHER = """
 import asyncio, sys
 from pathlib import Path
 from virtfleet.hypervisors.base import Outliving as How
-from virtfleet.launcher.vm.outliving import Outliving
+from virtfleet.launcher.vm.outliving import held
 async def main():
-    await Outliving(How(listing=("true",), ending=()), sys.argv[1], Path(sys.argv[2])).begin()
-    print("begun", flush=True)
-    await asyncio.sleep(600)
+    async with held(How(listing=("true",), ending=()), sys.argv[1], Path(sys.argv[2])):
+        print("begun", flush=True)
+        await asyncio.sleep(600)
 asyncio.run(main())
 """
 
@@ -45,8 +46,8 @@ class Node:
         assert process.stdout and process.stdout.readline() == "begun\n"
         return process
 
-    def own(self, name: str) -> Outliving:
-        return Outliving(self.how, name, self.files)
+    def own(self, name: str) -> AbstractAsyncContextManager[None]:
+        return held(self.how, name, self.files)
 
 
 async def test_what_a_killed_launcher_left_is_ended_and_nothing_else(tmp_path: Path) -> None:
@@ -70,23 +71,20 @@ async def test_the_next_launcher_of_a_domain_ends_the_one_that_was_left(tmp_path
     node = Node(tmp_path, "default_vm", "theirs")
     first = node.launcher("default_vm")
     with pytest.raises(Failure, match="still has the domain default_vm"):
-        await node.own("default_vm").begin()
+        async with node.own("default_vm"):
+            pass
     assert node.domains == ["default_vm", "theirs"]
     first.kill()
     first.communicate()
-    second = node.own("default_vm")
-    await second.begin()
-    assert node.domains == ["theirs"]
-    await second.end()
+    async with node.own("default_vm"):
+        assert node.domains == ["theirs"]
     assert list(node.files.iterdir()) == []
 
 
 async def test_a_domain_that_is_still_there_at_the_end_is_ended(tmp_path: Path) -> None:
     node = Node(tmp_path, "theirs")
-    own = node.own("default_vm")
-    await own.begin()
-    node.list.write_text("theirs 0\ndefault_vm 7\n")
-    await own.end()
+    async with node.own("default_vm"):
+        node.list.write_text("theirs 0\ndefault_vm 7\n")
     assert node.domains == ["theirs"]
 
 
@@ -110,7 +108,6 @@ async def test_a_link_among_the_files_is_not_followed(tmp_path: Path) -> None:
 
 
 async def test_where_domains_end_by_themselves_nothing_is_kept(tmp_path: Path) -> None:
-    own = Outliving(None, "default_vm", tmp_path / "files")
-    await own.begin()
-    await own.end()
+    async with held(None, "default_vm", tmp_path / "files"):
+        pass
     assert not (tmp_path / "files").exists()

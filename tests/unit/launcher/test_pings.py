@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.vm.domain import Domain
+from virtfleet.launcher.libvirtd.connection import Domain
 from virtfleet.launcher.vm.operations import Operations
 from virtfleet.protocol.messages import Event, GuestPing
 

@@ -29,7 +29,7 @@ def vmi(source: dict[str, Any], kind: str = "cloudInitNoCloud", **spec: Any) -> 
 
 def no_cloud(source: dict[str, Any], **spec: Any) -> seeds.Files:
     machine = vmi(source, **spec)
-    return seeds.no_cloud(machine, machine.spec.volumes[0])
+    return seeds.files(machine, machine.spec.volumes[0])
 
 
 def test_plain_and_encoded_data_are_the_same_to_the_guest() -> None:
@@ -52,7 +52,7 @@ def test_network_data_has_a_file_of_its_own_only_where_it_is_set() -> None:
 
 def test_a_config_drive_has_openstacks_layout() -> None:
     machine = vmi({"userData": "x", "networkData": "{}"}, "cloudInitConfigDrive")
-    files = seeds.config_drive(machine, machine.spec.volumes[0])
+    files = seeds.files(machine, machine.spec.volumes[0])
     assert sorted(files) == [f"openstack/latest/{n}" for n in ("meta_data.json", "network_data.json", "user_data")]
     assert json.loads(files["openstack/latest/meta_data.json"])["instance_id"] == "web.example.team"
 
@@ -90,7 +90,7 @@ def test_a_config_drive_tells_the_tags_of_devices_whose_place_is_known() -> None
     disk = {"name": "seed", "tag": "red", "disk": {"bus": "virtio", "pciAddress": "0000:02:00.0"}}
     devices = {"interfaces": [{**tagged, "pciAddress": "0000:01:00.0"}, {**tagged, "tag": "lost"}], "disks": [disk]}
     machine = vmi({"userData": "x"}, "cloudInitConfigDrive", domain={"devices": devices})
-    data = json.loads(seeds.config_drive(machine, machine.spec.volumes[0])["openstack/latest/meta_data.json"])
+    data = json.loads(seeds.files(machine, machine.spec.volumes[0])["openstack/latest/meta_data.json"])
     nic = {"type": "nic", "bus": "pci", "address": "0000:01:00.0", "mac": "9a:50:e8:6f:f3:fe", "tags": ["blue"]}
     assert data["devices"] == [nic, {"type": "disk", "bus": "pci", "address": "0000:02:00.0", "tags": ["red"]}]
     assert list(data) == ["instance_id", "hostname", "uuid", "devices"]

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.libvirtd import threads as module
-from virtfleet.launcher.libvirtd.threads import Threads
+from virtfleet.launcher.libvirtd import connection as module
+from virtfleet.launcher.libvirtd.connection import Threads
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import libvirt
@@ -59,8 +59,7 @@ async def check(hypervisor: Hypervisor, *, emulate: bool = False) -> AsyncIterat
             return
         began = time.monotonic()
     with _guest(hypervisor) as (vmi, sources):
-        vm = Standalone(vmi, hypervisor, Context(emulated=emulate), sources)
-        async with vm:
+        async with Standalone(vmi, hypervisor, Context(emulated=emulate), sources) as vm:
             for name, act in _taken(hypervisor, vm):
                 began = time.monotonic()
                 trouble = await _trouble(act)
@@ -121,16 +120,15 @@ async def _stopped(vm: Standalone) -> None:
 @contextmanager
 def _guest(hypervisor: Hypervisor) -> Iterator[tuple[dict[str, Any], dict[str, Path]]]:
     """A guest that says one word: a boot sector, or a container with a shell in it."""
-    place = Path(mkdtemp(prefix="virtfleet-check-"))
-    try:
+    with TemporaryDirectory(prefix="virtfleet-check-", ignore_cleanup_errors=True) as directory:
+        place = Path(directory)
         place.chmod(0o755)
         devices: dict[str, Any] = {"autoattachGraphicsDevice": False}
         firmware: dict[str, Any] = {}
         if hypervisor.descriptor.container:
             root = place / "root"
-            (root / "bin").mkdir(parents=True)
-            for directory in ("dev", "proc", "sys", "tmp"):
-                (root / directory).mkdir()
+            for inside in ("bin", "dev", "proc", "sys", "tmp"):
+                (root / inside).mkdir(parents=True)
             shutil.copy(shutil.which("busybox") or _BUSYBOX, root / "bin/busybox")
             os.symlink("busybox", root / "bin/sh")
             os.symlink("busybox", root / "bin/sleep")
@@ -156,5 +154,3 @@ def _guest(hypervisor: Hypervisor) -> Iterator[tuple[dict[str, Any], dict[str, P
             },
             {"rootfs": source},
         )
-    finally:
-        shutil.rmtree(place, ignore_errors=True)

@@ -11,7 +11,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,8 +40,9 @@ def enclose(directory: Path, user: int, wanted: Sequence[str]) -> None:
         ("group", f"qemu:x:{USER}:"),
         ("hosts", f"127.0.1.1\t{hostname}"),
     ):
-        file = directory / name
-        file.write_text("\n".join([*_others(Path("/etc", name)), line, ""]))
+        file, known = directory / name, Path("/etc", name).read_text().splitlines()
+        others = [account for account in known if account.split(":")[2:3] != [str(USER)]]
+        file.write_text("\n".join([*others, line, ""]))
         _bind(file, f"/etc/{name}")
     devices = directory / "devices"
     devices.mkdir()
@@ -58,13 +59,6 @@ def enclose(directory: Path, user: int, wanted: Sequence[str]) -> None:
         _bind(Path(f"/proc/{os.getpid()}/fd/{opened}"), place)
         os.close(int(opened))
     Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("67")
-
-
-def _others(file: Path) -> Iterator[str]:
-    """The lines of an account file that are not about our user."""
-    for line in file.read_text().splitlines():
-        if line.split(":")[2:3] != [str(USER)]:
-            yield line
 
 
 def _bind(source: Path, target: str) -> None:

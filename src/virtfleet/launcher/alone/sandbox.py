@@ -13,7 +13,6 @@ import contextlib
 import fcntl
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,14 +89,7 @@ class Sandbox:
         moved = {place: path for place, path in self._descriptor.node_paths.items() if place != path}
         opened = {place: os.open(path, os.O_RDONLY | os.O_CLOEXEC) for place, path in moved.items()}
         bound = " ".join(f"{descriptor}:{place}" for place, descriptor in opened.items())
-        inside = [
-            sys.executable,
-            "-m",
-            "virtfleet.launcher.alone.inside",
-            str(self.directory),
-            str(self._user),
-            devices,
-        ]
+        inside = [*commands.python("virtfleet.launcher.alone.inside"), str(self.directory), str(self._user), devices]
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self.process = await asyncio.create_subprocess_exec(
             *("setpriv", "--pdeathsig", "KILL", "--"),
@@ -113,35 +105,30 @@ class Sandbox:
         for descriptor in (log, *opened.values()):
             os.close(descriptor)
 
-    async def add_network(self, number: int, mac: str, hostname: str) -> tuple[str, str, Lease]:
-        """A network that ends here: tap and bridge for one interface of the guest, and what DHCP tells it."""
+    async def add_network(self, number: int, mac: str, hostname: str) -> tuple[str, Lease]:
+        """A network that ends here: a tap for one interface of the guest, and what DHCP tells it on its bridge."""
         tap, bridge = f"tap{number}", "k6t-eth0" if number == 0 else f"k6t-net{number}"
         network = f"10.0.{2 + number}"
-        await self._ip(
+        lines = (
             "link set lo up",
             f"link add {bridge} type bridge",
             f"addr add {network}.1/24 dev {bridge}",
             f"link set {bridge} up",
             f"tuntap add dev {tap} mode tap user {self._user}",
             f"link set {tap} master {bridge}",
-            f"link set {tap} up",
+            f"link set {tap} up\n",
         )
-        lease = Lease(
-            device=bridge, mac=mac, address=f"{network}.2/24", server=f"{network}.1", mtu=1500, hostname=hostname
-        )
-        return tap, bridge, lease
+        await self.run("ip", "-batch", "-", feed="\n".join(lines))
+        address, server = f"{network}.2/24", f"{network}.1"
+        return tap, Lease(device=bridge, mac=mac, address=address, server=server, mtu=1500, hostname=hostname)
 
     async def run(self, *command: str, feed: str = "") -> str:
         """Run a command in the sandbox's network."""
+        network = f"--net=/proc/{await self._first_process()}/ns/net"
         try:
-            return await commands.run(
-                *("nsenter", f"--net=/proc/{await self._first_process()}/ns/net", *command), feed=feed
-            )
+            return await commands.run("nsenter", network, *command, feed=feed)
         except commands.CommandError as error:
             raise Failure(f"{command[0]}: {error}") from None
-
-    async def _ip(self, *lines: str) -> None:
-        await self.run("ip", "-batch", "-", feed="\n".join(lines) + "\n")
 
     async def _first_process(self) -> int:
         """The sandbox's process 1, which appears a moment after the start."""

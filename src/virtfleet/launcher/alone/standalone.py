@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -46,13 +45,11 @@ class Standalone:
         self.context = context
         self.sources = sources
         self._taps: dict[str, str] = {}
-        self._bridges: dict[str, str] = {}
         self._leases: dict[str, Lease] = {}
-        meta = vmi["metadata"]
         self.hypervisor = hypervisor
         self._cache = cache
         self._emulators: emulators.Known = {}
-        identity = [f"--{key}={meta[key]}" for key in ("name", "namespace", "uid")]
+        identity = [f"--{key}={vmi['metadata'][key]}" for key in ("name", "namespace", "uid")]
         self.sandbox = Sandbox(hypervisor.descriptor, [*identity, f"--hypervisor={hypervisor.descriptor.name}"])
 
     @property
@@ -69,9 +66,7 @@ class Standalone:
         self.sandbox.__enter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if hasattr(self, "client"):
             await self.client.close()
         process = self.sandbox.process
@@ -104,7 +99,8 @@ class Standalone:
 
     def order(self) -> Sync:
         """What a handler would ask of the launcher."""
-        context = msgspec.structs.replace(self.context, bridges=self._bridges)
+        bridges = {name: lease.device for name, lease in self._leases.items()}
+        context = msgspec.structs.replace(self.context, bridges=bridges)
         view = read(VMI, self.vmi)
         node = NodeFacts(
             context=context,
@@ -151,9 +147,8 @@ class Standalone:
                 continue
             wanted = next(i for i in self.vmi["spec"]["domain"]["devices"]["interfaces"] if i["name"] == interface.name)
             mac = wanted.setdefault("macAddress", abi.mac(vmi, interface.name))
-            tap, bridge, lease = await self.sandbox.add_network(len(self._taps), mac, traits.hostname(vmi))
-            self._taps[interface.name], self._bridges[interface.name] = tap, bridge
-            self._leases[interface.name] = lease
+            tap, lease = await self.sandbox.add_network(len(self._taps), mac, traits.hostname(vmi))
+            self._taps[interface.name], self._leases[interface.name] = tap, lease
 
     async def _connect(self) -> Client:
         """Connect as soon as the launcher listens."""

@@ -6,20 +6,18 @@ by the handler itself, because a handler that restarts must not keep a guest fro
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
-import socket
 import struct
 from collections.abc import Iterable
-from functools import partial
+from contextlib import suppress
 
-from virtfleet.launcher.guestnet import datagrams
 from virtfleet.protocol.messages import Lease
 
-_SERVER_PORT, _CLIENT_PORT = 67, 68
+PORT = 67
+EVERYBODY = ("255.255.255.255", 68)
+"""Who hears an answer: the client may have no address yet, and there is nobody else on the wire."""
 _COOKIE = b"\x63\x82\x53\x63"
 _HEADER = struct.Struct("!BBBBIHH4s4s4s4s16s192x4s")
-_BROADCAST = "255.255.255.255"
 _DISCOVER, _OFFER, _REQUEST, _ACK, _NAK, _INFORM = 1, 2, 3, 5, 6, 8
 _FOREVER = 0xFFFFFFFF  # a guest keeps its address as long as it lives
 _FIRST_PRIVATE, _LAST_PRIVATE = 224, 254
@@ -54,7 +52,9 @@ def reply(lease: Lease, packet: bytes) -> bytes | None:
     if message != _INFORM and answer != _NAK:
         options.append((51, struct.pack("!I", _FOREVER)))
     given = bytes(4) if answer == _NAK or message == _INFORM else own
-    boot = _packed(lease.tftp_server) if _is_address(lease.tftp_server) else ours
+    boot = ours
+    with suppress(ValueError):  # it may be a name
+        boot = _packed(lease.tftp_server)
     header = _HEADER.pack(2, 1, 6, 0, transaction, 0, flags, client, given, boot, bytes(4), address, _COOKIE)
     return header + b"".join(_encoded(options)) + b"\xff"
 
@@ -122,23 +122,3 @@ def domain_name(name: str) -> bytes:
 
 def _packed(address: str) -> bytes:
     return ipaddress.IPv4Address(address).packed
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.IPv4Address(text)
-    except ValueError:
-        return False
-    return True
-
-
-async def listen(lease: Lease) -> asyncio.DatagramTransport:
-    """Answer clients on the lease's device."""
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, lease.device.encode())
-    sock.bind(("", _SERVER_PORT))
-    # The client may have no address yet, so everybody on the wire hears it; there is nobody else.
-    everybody = (_BROADCAST, _CLIENT_PORT)
-    return await datagrams.answer(sock, f"DHCP on {lease.device}", partial(reply, lease), everybody)

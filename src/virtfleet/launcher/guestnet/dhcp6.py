@@ -6,21 +6,17 @@ default route is no part of DHCPv6 and comes by router advertisement.
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import ipaddress
-import socket
 import struct
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
-from virtfleet.launcher.guestnet import datagrams
 from virtfleet.launcher.guestnet.dhcp import domain_name
 from virtfleet.protocol.messages import Lease6
 
-_SERVER_PORT = 547
-_ALL_SERVERS = "ff02::1:2"
+PORT = 547
+ALL_SERVERS = ipaddress.IPv6Address("ff02::1:2").packed
 _FOREVER = 0xFFFFFFFF  # a guest keeps its address as long as it lives
 # A hardware address of Ethernet; on the bridge there is no other server to be told apart from.
 _OURS: Final = bytes.fromhex("00030001020000000000")
@@ -125,15 +121,3 @@ def decoded(data: bytes) -> Options:
 
 def encoded(options: Options) -> bytes:
     return b"".join(struct.pack("!HH", option, len(value)) + value for option, value in options)
-
-
-async def listen(lease: Lease6) -> asyncio.DatagramTransport:
-    """Answer clients on the lease's device."""
-    sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, lease.device.encode())
-    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-    group = socket.inet_pton(socket.AF_INET6, _ALL_SERVERS) + struct.pack("@I", socket.if_nametoindex(lease.device))
-    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group)
-    sock.bind(("::", _SERVER_PORT))
-    return await datagrams.answer(sock, f"DHCPv6 on {lease.device}", partial(reply, lease))

@@ -6,22 +6,19 @@ import errno
 import logging
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.failure import Failure, leave_word
 from virtfleet.launcher.importing import streams, upload
-from virtfleet.launcher.importing.images import Hopeless
-from virtfleet.launcher.importing.streams import Trouble
+from virtfleet.launcher.importing.streams import Hopeless, Trouble
 from virtfleet.launcher.importing.target import DISK, Target
 from virtfleet.launcher.storage import imagefiles
 from virtfleet.protocol import importing
 from virtfleet.protocol.importing import HOPELESS, Job, Source
 
-_LAST_WORDS: Final = "/dev/termination-log"
 _MOST_WORDS: Final = 2048
 _TROUBLE: Final = 1
 
@@ -61,6 +58,5 @@ def main() -> None:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         words, code = "the claim or the node has no room left" if full else str(error), _TROUBLE
     logger.info("%s", words)
-    with suppress(OSError), open(_LAST_WORDS, "w") as file:
-        file.write(words[:_MOST_WORDS])
+    leave_word(words[:_MOST_WORDS])
     os._exit(code)  # nothing here is worth waiting for

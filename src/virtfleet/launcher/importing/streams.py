@@ -1,4 +1,8 @@
-"""Images as they come in: read in pieces, unpacked on the way, never whole in memory."""
+"""Images as they come in: read in pieces, unpacked on the way, never whole in memory, and known by their first bytes.
+
+Images are strangers'. What a format can do beyond holding a disk (lie on another file, keep its data in one, be
+encrypted) is refused before any program that knows the format opens the image.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,17 @@ import base64
 import hashlib
 import lzma
 import ssl
+import struct
 import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
-from virtfleet.launcher.importing import images
-from virtfleet.launcher.importing.images import Hopeless
 from virtfleet.protocol import importing
 from virtfleet.protocol.importing import Job
 
@@ -26,9 +30,36 @@ _MEMORY: Final = 80 << 20  # that unpacking may take; what `xz -9` asks for is 6
 _ALGORITHMS: Final = ("md5", "sha1", "sha256", "sha512")
 _SCHEMES: Final = ("http", "https")
 
+HEAD: Final = 512
+"""Bytes by which an image is known."""
+RAW, QCOW2 = "raw", "qcow2"
+_QCOW2: Final = b"QFI\xfb"
+_GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
+_OTHERS: Final = {
+    b"KDMV": "VMDK",
+    b"# Disk DescriptorFile": "VMDK",
+    b"conectix": "VHD",
+    b"vhdxfile": "VHDX",
+    b"BZh": "bzip2",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PK\x03\x04": "zip",
+    b"7z\xbc\xaf\x27\x1c": "7z",
+    b"LUKS\xba\xbe": "LUKS",
+    b"QED\x00": "QED",
+}
+_VDI, _VDI_AT = b"\x7f\x10\xda\xbe", 64
+_V3_HEAD: Final = ">4sIQIIQI"
+_INCOMPATIBLE_AT: Final = 72
+# Features that say nothing of another file: not closed, found broken, another compression, extended entries.
+_HARMLESS: Final = 0b11011
+
 
 class Trouble(Exception):
     """What may go better the next time."""
+
+
+class Hopeless(Exception):
+    """What can never become the disk that is asked for; the message is for its owner."""
 
 
 class Readable(Protocol):
@@ -38,101 +69,87 @@ class Readable(Protocol):
 
 
 class Head:
-    """A stream whose beginning can be looked at before it is read."""
+    """What comes in pieces, as a stream whose beginning can be looked at before it is read."""
 
-    def __init__(self, source: Readable) -> None:
-        self._source = source
-        self._head = b""
-
-    def peek(self, size: int) -> bytes:
-        while len(self._head) < size and (piece := self._source.read(size - len(self._head))):
-            self._head += piece
-        return self._head[:size]
-
-    def read(self, size: int) -> bytes:
-        if self._head:
-            piece, self._head = self._head[:size], self._head[size:]
-            return piece
-        return self._source.read(size)
-
-
-class _Unpacked:
-    """A packed stream as it was before. Several that follow each other are one, as their tools have it."""
-
-    def __init__(self, source: Readable, packing: str) -> None:
-        self._pieces = _unpacked(source, packing)
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
         self._left = b""
 
+    def peek(self, size: int) -> bytes:
+        while len(self._left) < size and (piece := next(self._pieces, b"")):
+            self._left += piece
+        return self._left[:size]
+
     def read(self, size: int) -> bytes:
-        if not self._left:
-            self._left = next(self._pieces, b"")
+        self._left = self._left or next(self._pieces, b"")
         piece, self._left = self._left[:size], self._left[size:]
         return piece
 
 
-def _unpacked(source: Readable, packing: str) -> Iterator[bytes]:
-    waiting = source.read(PIECE)
-    while waiting:
-        unpack = _gzip() if packing == "gzip" else _xz()
-        while not unpack.eof:
-            if not waiting and unpack.hungry and not (waiting := source.read(PIECE)):
-                raise Trouble("the packed image ends too early")
-            try:
-                piece, waiting = unpack.feed(waiting)
-            except (zlib.error, lzma.LZMAError) as error:
-                raise Hopeless(f"the image cannot be unpacked: {error}") from None
-            if piece:
-                yield piece
-        waiting = (unpack.rest or source.read(PIECE)).lstrip(b"\0")  # archives may be padded
-
-
-class _gzip:
-    def __init__(self) -> None:
-        self._unpack = zlib.decompressobj(wbits=31)
-
-    @property
-    def eof(self) -> bool:
-        return self._unpack.eof
-
-    @property
-    def hungry(self) -> bool:
-        return not self._unpack.unconsumed_tail
-
-    @property
-    def rest(self) -> bytes:
-        return self._unpack.unused_data
-
-    def feed(self, data: bytes) -> tuple[bytes, bytes]:
-        piece = self._unpack.decompress(data, PIECE)
-        return piece, self._unpack.unconsumed_tail
-
-
-class _xz:
-    def __init__(self) -> None:
-        self._unpack = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_MEMORY)
-
-    @property
-    def eof(self) -> bool:
-        return self._unpack.eof
-
-    @property
-    def hungry(self) -> bool:
-        return self._unpack.needs_input
-
-    @property
-    def rest(self) -> bytes:
-        return self._unpack.unused_data
-
-    def feed(self, data: bytes) -> tuple[bytes, bytes]:
-        return self._unpack.decompress(data, PIECE), b""
-
-
 def unpacked(source: Readable) -> Head:
     """A stream without the packing that it may have; packing within packing stays."""
-    head = Head(source)
-    if packing := images.compression(head.peek(images.HEAD)):
-        return Head(_Unpacked(head, packing))
-    return head
+    head = Head(iter(partial(source.read, PIECE), b""))
+    packing = compression(head.peek(HEAD))
+    return Head(_unpacked(head, packing)) if packing else head
+
+
+def _unpacked(source: Readable, packing: str) -> Iterator[bytes]:
+    """Several packed streams that follow each other are one, as their tools have it."""
+    waiting = source.read(PIECE)
+    while waiting:
+        xz = lzma.LZMADecompressor(lzma.FORMAT_XZ, _MEMORY) if packing == "xz" else None
+        unpack: Any = xz or zlib.decompressobj(wbits=31)
+        while not unpack.eof:
+            if not waiting and getattr(unpack, "needs_input", True) and not (waiting := source.read(PIECE)):
+                raise Trouble("the packed image ends too early")
+            try:
+                piece = unpack.decompress(waiting, PIECE)
+            except (zlib.error, lzma.LZMAError) as error:
+                raise Hopeless(f"the image cannot be unpacked: {error}") from None
+            waiting = getattr(unpack, "unconsumed_tail", b"")  # lzma keeps by itself what it has not used yet
+            if piece:
+                yield piece
+        waiting = (unpack.unused_data or source.read(PIECE)).lstrip(b"\0")  # archives may be padded
+
+
+def compression(head: bytes) -> str:
+    """How a stream is packed: gzip, xz or not at all."""
+    return "gzip" if head.startswith(_GZIP) else "xz" if head.startswith(_XZ) else ""
+
+
+def kind(head: bytes) -> str:
+    """The format of an image that is not packed."""
+    if head.startswith(_QCOW2):
+        return QCOW2
+    known = next((name for start, name in _OTHERS.items() if head.startswith(start)), "")
+    if other := "VDI" if head.startswith(_VDI, _VDI_AT) else known:
+        raise Hopeless(
+            f"the image is of format {other}; convert it to qcow2 or raw first, packed with gzip or xz at most"
+        )
+    return RAW
+
+
+def disk_size(head: bytes) -> int:
+    """The size of the disk in a qcow2 image, if it stands alone."""
+    try:
+        _, version, backing, _, _, size, encryption = struct.unpack_from(_V3_HEAD, head)
+        features = struct.unpack_from(">Q", head, _INCOMPATIBLE_AT)[0] if version > 2 else 0
+    except struct.error:
+        raise Hopeless("the image ends within its own header; replace it") from None
+    if version not in (2, 3):
+        raise Hopeless(f"the image is of version {version} of qcow2; convert it to version 3")
+    if backing or features & ~_HARMLESS:
+        raise Hopeless(
+            "the image refers to another file or needs what is not supported; convert it with qemu-img first"
+        )
+    if encryption:
+        raise Hopeless("the image is encrypted; convert it with qemu-img first")
+    return int(size)
+
+
+def check_size(size: int, most: int) -> None:
+    if size > most:
+        raise Hopeless(f"the disk has {size} bytes and the claim has room for {most}; ask for more storage")
 
 
 class Counted:
@@ -221,21 +238,22 @@ def _authorization() -> str:
     return f"Basic {base64.b64encode(b':'.join(parts)).decode()}"
 
 
-def _secret_headers() -> Iterator[str]:
-    directories = sorted(Path(importing.HEADERS).iterdir()) if Path(importing.HEADERS).is_dir() else []
-    for directory in directories:
-        for file in sorted(directory.iterdir()):
-            if not file.name.startswith(".."):
-                yield file.read_text(errors="replace").strip()
+def _secret_headers() -> list[str]:
+    return [text.strip() for secret in sorted(Path(importing.HEADERS).glob("*")) for _, text in _files(secret)]
 
 
 def _trust() -> ssl.SSLContext:
     context = ssl.create_default_context()
-    directory = Path(importing.AUTHORITIES)
-    for file in sorted(directory.iterdir()) if directory.is_dir() else ():
-        if not file.name.startswith(".."):
-            try:
-                context.load_verify_locations(cadata=file.read_text(errors="replace"))
-            except ssl.SSLError as error:
-                raise Trouble(f"the ConfigMap of certConfigMap: {file.name} holds no certificate: {error}") from None
+    for name, text in _files(Path(importing.AUTHORITIES)):
+        try:
+            context.load_verify_locations(cadata=text)
+        except ssl.SSLError as error:
+            raise Trouble(f"the ConfigMap of certConfigMap: {name} holds no certificate: {error}") from None
     return context
+
+
+def _files(mounted: Path) -> Iterator[tuple[str, str]]:
+    """Of a Secret or a ConfigMap, where there is one, without what is the kubelet's own."""
+    for file in sorted(mounted.glob("*")):
+        if not file.name.startswith(".."):
+            yield file.name, file.read_text(errors="replace")

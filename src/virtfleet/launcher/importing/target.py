@@ -13,9 +13,8 @@ import subprocess
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from virtfleet.launcher.importing import images
-from virtfleet.launcher.importing.images import Hopeless
-from virtfleet.launcher.importing.streams import PIECE, Counted, Head, Readable, Trouble, unpacked
+from virtfleet.launcher.importing import streams
+from virtfleet.launcher.importing.streams import PIECE, Counted, Head, Hopeless, Readable, Trouble, unpacked
 from virtfleet.protocol import importing
 from virtfleet.protocol.importing import Job
 
@@ -37,14 +36,13 @@ class Target:
 
     def _room(self, directory: Path) -> int:
         """The size of the disk: what is asked for, or what there is where that is less."""
-        wanted = self._job.size
         if self._job.block:
             with self._open() as device:
                 return os.lseek(device.fileno(), 0, os.SEEK_END)
         self._part.unlink(missing_ok=True)  # of an earlier attempt
         about = os.statvfs(directory)
         free = about.f_bavail * about.f_frsize
-        return wanted if free >= wanted else free >> 20 << 20
+        return self._job.size if free >= self._job.size else free >> 20 << 20
 
     def _open(self) -> BinaryIO:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (0 if self._job.block else os.O_CREAT | os.O_TRUNC)
@@ -62,14 +60,14 @@ class Target:
     def stream(self, source: Readable, scratch: str = importing.SCRATCH) -> None:
         """From an image that comes in pieces; one that is no plain disk is put aside first."""
         image = unpacked(source)
-        head = image.peek(images.HEAD)
-        if images.kind(head) == images.QCOW2:
-            images.check_size(images.disk_size(head), self.size)
+        head = image.peek(streams.HEAD)
+        if streams.kind(head) == streams.QCOW2:
+            streams.check_size(streams.disk_size(head), self.size)
             aside = Path(scratch, "image")
             with open(aside, "wb") as file:
                 _copy(image, file.fileno(), importing.scratch(self.size), "the image")
             _settle(source)
-            self._convert(aside, images.QCOW2)
+            self._convert(aside, streams.QCOW2)
             aside.unlink()
         else:
             with self._open() as file:
@@ -83,13 +81,13 @@ class Target:
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISBLK(mode):
                 raise Hopeless(f"{path.name} is no file")
-            head = file.read(images.HEAD)
-            if images.compression(head):
+            head = file.read(streams.HEAD)
+            if streams.compression(head):
                 file.seek(0)
                 return self.stream(file)
             length = os.lseek(file.fileno(), 0, os.SEEK_END)
-        form = images.kind(head)
-        images.check_size(images.disk_size(head) if form == images.QCOW2 else length, self.size)
+        form = streams.kind(head)
+        streams.check_size(streams.disk_size(head) if form == streams.QCOW2 else length, self.size)
         self._convert(path, form)
         return self._finish()
 
@@ -105,22 +103,17 @@ class Target:
         os.close(source)
         if not stat.S_ISREG(mode) and not stat.S_ISBLK(mode):
             raise Hopeless(f"the claim that is copied: {path.name} is no file")
-        images.check_size(length, self.size)
-        self._convert(path, images.RAW)
+        streams.check_size(length, self.size)
+        self._convert(path, streams.RAW)
         self._finish()
 
     def _convert(self, source: Path, form: str) -> None:
         """With a program that knows formats, and is told which one it is instead of finding out."""
         onto_device = ["-n"] if self._job.block else []
         command = ["qemu-img", "convert", "-q", "-f", form, "-O", "raw", *onto_device, str(source), str(self._part)]
+        limit = _PATIENCE + self.size / _PACE
         try:
-            subprocess.run(
-                command,
-                check=True,
-                capture_output=True,
-                timeout=_PATIENCE + self.size / _PACE,
-                preexec_fn=_confined,
-            )
+            subprocess.run(command, check=True, capture_output=True, timeout=limit, preexec_fn=_confined)
         except subprocess.CalledProcessError as error:
             said = error.stderr.decode(errors="replace").strip()[-500:]
             raise (Trouble if "No space" in said else Hopeless)(f"the image cannot be read: {said}") from None

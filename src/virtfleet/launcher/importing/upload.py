@@ -10,10 +10,11 @@ import queue
 import socket
 import ssl
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from io import BufferedReader
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -25,8 +26,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from virtfleet.launcher.importing.images import Hopeless
-from virtfleet.launcher.importing.streams import Readable, Trouble
+from virtfleet.launcher.importing.streams import Head, Hopeless, Readable, Trouble
 from virtfleet.protocol.importing import MOST_AT_ONCE, Job
 
 _SILENCE: Final = 120.0
@@ -36,42 +36,22 @@ _LENGTH: Final = struct.Struct(">I")
 _DAYS: Final = 3650
 
 
-class _Pieces:
-    """What is sent, as a stream."""
+def _pieces(sent: BufferedReader) -> Iterator[bytes]:
+    """What is sent, up to the piece of none."""
+    while length := _LENGTH.unpack(_exactly(sent, _LENGTH.size))[0]:
+        if length > MOST_AT_ONCE:
+            raise Trouble("a piece of the upload is too long")
+        yield _exactly(sent, length)
 
-    def __init__(self, connection: ssl.SSLSocket) -> None:
-        self._connection = connection
-        self._left = 0
-        self._ended = False
 
-    def read(self, size: int) -> bytes:
-        if self._ended:
-            return b""
-        if not self._left:
-            (self._left,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-            if self._left > MOST_AT_ONCE:
-                raise Trouble("a piece of the upload is too long")
-            if not self._left:
-                self._ended = True
-                return b""
-        piece = self._receive(min(size, self._left))
-        self._left -= len(piece)
-        return piece
-
-    def _exactly(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            data += self._receive(size - len(data))
-        return data
-
-    def _receive(self, size: int) -> bytes:
-        try:
-            piece = self._connection.recv(size)
-        except OSError as error:
-            raise Trouble(f"the upload broke off: {error}") from None
-        if not piece:
-            raise Trouble("the upload broke off")
-        return piece
+def _exactly(sent: BufferedReader, size: int) -> bytes:
+    try:
+        piece = sent.read(size)
+    except OSError as error:
+        raise Trouble(f"the upload broke off: {error}") from None
+    if len(piece) < size:
+        raise Trouble("the upload broke off")
+    return piece
 
 
 def receive(job: Job, port: int, write: Callable[[Readable], None]) -> None:
@@ -108,21 +88,18 @@ def _greet(context: ssl.SSLContext, plain: socket.socket, client: str, known: qu
 
 def _taken(connection: ssl.SSLSocket, write: Callable[[Readable], None]) -> bool:
     """Whether the disk is whole; virt-api hears why it is not."""
-    hopeless = None
+    failure: Trouble | Hopeless | None = None
     try:
-        write(_Pieces(connection))
-        answer = {"done": True, "message": ""}
-    except Trouble as error:
-        answer = {"done": False, "message": str(error)}
-    except Hopeless as error:
-        hopeless = error
-        answer = {"done": False, "message": str(error)}
-    body = msgspec.json.encode(answer)
+        with connection.makefile("rb") as sent:
+            write(Head(_pieces(sent)))
+    except (Trouble, Hopeless) as error:
+        failure = error
+    body = msgspec.json.encode({"done": not failure, "message": str(failure or "")})
     with suppress(OSError):
         connection.sendall(_LENGTH.pack(len(body)) + body)
-    if hopeless:
-        raise hopeless
-    return bool(answer["done"])
+    if isinstance(failure, Hopeless):
+        raise failure
+    return not failure
 
 
 def _name(connection: ssl.SSLSocket) -> str:

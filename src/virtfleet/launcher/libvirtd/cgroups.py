@@ -101,11 +101,10 @@ def usable(trees: list[Hierarchy]) -> dict[Hierarchy, bool]:
     Controllers that nobody uses in the other half (hugetlb, say) turn up in this one, so it is asked for what counts.
     """
     hybrid = any(hierarchy.kind != _UNIFIED for hierarchy in trees)
-    return {h: h.kind != _UNIFIED or not hybrid or "memory" in _controllers(Path(h.path)) for h in trees}
-
-
-def _controllers(unified: Path) -> list[str]:
-    return (unified / "cgroup.controllers").read_text().split()
+    return {
+        h: h.kind != _UNIFIED or not hybrid or "memory" in Path(h.path, "cgroup.controllers").read_text().split()
+        for h in trees
+    }
 
 
 def _leave_the_top(unified: Path) -> None:

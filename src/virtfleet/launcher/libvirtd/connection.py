@@ -1,4 +1,4 @@
-"""The launcher's connection to libvirt, which outlives the daemon.
+"""The launcher's connection to libvirt, which outlives the daemon, and the way over it to the one domain.
 
 libvirt's calls block and its events need a loop of their own: calls run on a few threads, the event loop on another
 one, and what the events say is handed over to asyncio. When the daemon dies, the connection is opened again.
@@ -10,16 +10,16 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
 import libvirt
 import msgspec
 
-from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.libvirtd.threads import Threads
+from virtfleet.launcher.failure import Failure, explained
 from virtfleet.protocol.messages import Event
 from virtfleet.work import tasks
 
@@ -27,9 +27,11 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _THREADS = 2  # one may wait for a slow device, and one is left for a kill
+_MOST_LOST = 8  # of them, to calls that do not come back
 LIMIT = 45.0  # seconds that a call has; libvirt itself gives up waiting for another call after 30
 _RETRY = 0.02
 _PATIENCE = 30.0
+_UNKNOWN_WAY = (libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_OPERATION_UNSUPPORTED)
 _KEEPALIVE = (5, 3)  # seconds between questions, and how many may stay unanswered
 
 # Events that carry a meaning of their own; the others only say that something is different now.
@@ -47,6 +49,43 @@ _EVENTS = (
 )
 
 
+class Threads:
+    """So many threads at once, for calls that block; a call waits for its turn.
+
+    A call that has not come back in its time is left to itself, and its thread replaced, so that the next call finds
+    one. How many may be lost like that is bounded; beyond it, calls wait for those that were lost.
+    """
+
+    def __init__(self, number: int, name: str) -> None:
+        self._number = number
+        self._name = name
+        self._pool = ThreadPoolExecutor(number, name)
+        self._lost: set[Future[Any]] = set()
+
+    async def run(self, call: Callable[[], T], limit: float) -> T:
+        """What the call answers; Failure where it does not within `limit` seconds."""
+        pool = self._pool
+        future = pool.submit(call)
+        try:
+            async with asyncio.timeout(limit):
+                return await asyncio.wrap_future(future)
+        except TimeoutError:
+            if future.cancelled():  # it had not begun
+                raise Failure(f"libvirt or the guest was busy with other calls for {limit:.0f} s") from None
+            self._lose(pool, future)
+            raise Failure(f"libvirt did not answer within {limit:.0f} s") from None
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _lose(self, pool: ThreadPoolExecutor, future: Future[Any]) -> None:
+        self._lost.add(future)
+        future.add_done_callback(self._lost.discard)
+        if pool is self._pool and len(self._lost) <= _MOST_LOST:
+            self._pool = ThreadPoolExecutor(self._number, self._name)
+            pool.shutdown(wait=False)
+
+
 class Connection:
     """The connection. `changed` is called on the event loop whenever the domain may be different."""
 
@@ -58,19 +97,17 @@ class Connection:
         self._guest_thread = Threads(1, "guest-agent")
         self._urgent_thread = Threads(1, "guest-agent-urgent")
         self._open: asyncio.Future[libvirt.virConnect] = self._loop.create_future()
-        self._keeping: asyncio.Task[None] | None = None
+        self._keeping = tasks.Owned()
 
     def start(self) -> None:
         os.environ["LIBVIRT_AUTOSTART"] = "0"  # the daemon is ours to start
         libvirt.registerErrorHandler(lambda *_: None, None)  # errors are raised as well, and logged where they matter
         libvirt.virEventRegisterDefaultImpl()
         threading.Thread(target=_run_events, name="libvirt-events", daemon=True).start()
-        self._keeping = tasks.keep(self._keep_open, "connection to libvirt")
+        self._keeping.add(tasks.keep(self._keep_open, "connection to libvirt"))
 
     async def stop(self) -> None:
-        if self._keeping:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+        await self._keeping.end()
         if self._open.done():
             with suppress(libvirt.libvirtError, Failure):
                 await self._threads.run(self._open.result().unregisterCloseCallback, _KEEPALIVE[0])
@@ -101,7 +138,7 @@ class Connection:
     def _on_its_own(self, call: Callable[[libvirt.virConnect], T]) -> T:
         connection = libvirt.open(self._uri)
         try:
-            _where_supported(lambda: connection.setKeepAlive(*_KEEPALIVE))
+            _where_supported(connection.setKeepAlive, *_KEEPALIVE)
             return call(connection)
         finally:
             connection.close()
@@ -132,25 +169,69 @@ class Connection:
 
     def _connect(self, closed: asyncio.Event) -> libvirt.virConnect:
         connection = libvirt.open(self._uri)
-
-        def on_close(*_: object) -> None:
-            self._loop.call_soon_threadsafe(closed.set)
-
-        connection.registerCloseCallback(on_close, None)
-        _where_supported(lambda: connection.setKeepAlive(*_KEEPALIVE))  # there must be somebody at the other end
+        connection.registerCloseCallback(lambda *_: self._loop.call_soon_threadsafe(closed.set), None)
+        _where_supported(connection.setKeepAlive, *_KEEPALIVE)  # there must be somebody at the other end
         for number, kind in _EVENTS:
-            _where_supported(
-                partial(connection.domainEventRegisterAny, None, number, self._callback(number, kind), None)
-            )
+            happened = partial(self._happened, number, kind)
+            _where_supported(connection.domainEventRegisterAny, None, number, happened, None)
         return connection
 
-    def _callback(self, number: int, kind: str) -> Callable[..., None]:
-        def happened(_connection: object, _domain: object, *arguments: Any) -> None:
-            event = event_of(number, kind, arguments[:-1])  # the last one is ours, and None
-            with suppress(RuntimeError):  # the loop has ended, and with it whoever wanted to know
-                self._loop.call_soon_threadsafe(self._changed, event)
+    def _happened(self, number: int, kind: str, _connection: object, _domain: object, *arguments: Any) -> None:
+        event = event_of(number, kind, arguments[:-1])  # the last one is ours, and None
+        with suppress(RuntimeError):  # the loop has ended, and with it whoever wanted to know
+            self._loop.call_soon_threadsafe(self._changed, event)
 
-        return happened
+
+class Domain:
+    """A domain by its name, whether it is defined yet or not. libvirt's errors come back as failures for people."""
+
+    def __init__(self, name: str, connection: Connection) -> None:
+        self.name = name
+        self._connection = connection
+
+    async def run(self, call: Callable[[libvirt.virConnect], T], *, limit: float = LIMIT) -> T:
+        """A call that needs more than the domain."""
+        with _explained():
+            return await self._connection.run(call, limit=limit)
+
+    async def __call__(self, call: Callable[[libvirt.virDomain], T]) -> T:
+        """A call to the domain."""
+        return await self.run(lambda connection: call(connection.lookupByName(self.name)))
+
+    async def ask_guest(self, call: Callable[[libvirt.virDomain], T], *, limit: float, urgent: bool = False) -> T:
+        """A call that the guest's agent has to answer."""
+        with _explained():
+            return await self._connection.ask_guest(
+                lambda connection: call(connection.lookupByName(self.name)), limit=limit, urgent=urgent
+            )
+
+    async def stats(self) -> dict[str, int | float | str | bool]:
+        """What it has used so far, under libvirt's own names."""
+
+        def collect(connection: libvirt.virConnect) -> dict[str, int | float | str | bool]:
+            ((_, values),) = connection.domainListGetStats([connection.lookupByName(self.name)])
+            return dict(values)
+
+        return await self.run(collect)
+
+
+def in_a_known_way(call: Callable[[int], object], ways: Sequence[int]) -> None:
+    """A call with the first of these flags that the driver knows."""
+    for way in ways:
+        try:
+            call(way)
+            return
+        except libvirt.libvirtError as error:
+            if way == ways[-1] or error.get_error_code() not in _UNKNOWN_WAY:
+                raise
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except libvirt.libvirtError as error:
+        raise Failure(f"libvirt: {explained(error.get_error_message())}") from error
 
 
 def event_of(number: int, kind: str, arguments: tuple[object, ...]) -> Event | None:
@@ -168,10 +249,10 @@ def ask_vmm(domain: libvirt.virDomain, command: str, arguments: dict[str, Any]) 
     return msgspec.json.decode(libvirt_qemu.qemuMonitorCommand(domain, question, 0), type=dict[str, Any])
 
 
-def _where_supported(call: Callable[[], object]) -> None:
+def _where_supported(call: Callable[..., object], *arguments: object) -> None:
     """Not every driver has everything; what is done without events is found by looking now and then."""
     try:
-        call()
+        call(*arguments)
     except libvirt.libvirtError as error:
         if error.get_error_code() not in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_CONFIG_UNSUPPORTED):
             raise

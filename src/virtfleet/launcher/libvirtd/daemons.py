@@ -84,7 +84,7 @@ class Daemons:
 
     def __init__(self, plan: DaemonPlan) -> None:
         self._plan = plan
-        self._watching: list[asyncio.Task[None]] = []
+        self._watching = tasks.Owned()
 
     def lay_out(self) -> None:
         """Write their files."""
@@ -106,18 +106,16 @@ class Daemons:
         """Keep them running from now on."""
         for process in (self._plan.log_daemon, self._plan.daemon):
             if process:
-                self._watching.append(tasks.keep(partial(_keep_running, process), f"daemon: {process.command[0]}"))
+                self._watching.add(tasks.keep(partial(_keep_running, process), f"daemon: {process.command[0]}"))
         if self._plan.logs:
-            self._watching.append(tasks.keep(partial(logs.keep_short, self._plan.logs), "logs"))
+            self._watching.add(tasks.keep(partial(logs.keep_short, self._plan.logs), "logs"))
 
     def last_words(self) -> str:
         """What the hypervisor wrote last, where it writes a log."""
         return logs.last_words(self._plan.logs[0]) if self._plan.logs else ""
 
     async def stop(self) -> None:
-        for task in self._watching:
-            task.cancel()
-        await asyncio.gather(*self._watching, return_exceptions=True)
+        await self._watching.end()
 
 
 async def _keep_running(process: Process) -> None:

@@ -25,7 +25,7 @@ from virtfleet.api import traits
 from virtfleet.api.migration import MigrationOptions
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.errors import DomainError
-from virtfleet.domain.xml import add, child
+from virtfleet.domain.xml import add, attribute, child
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.hypervisors.migration import Ask, Finish, Look, Mode, Route, Run, Turn, pace
 from virtfleet.launcher.failure import Failure, explained
@@ -43,11 +43,6 @@ _LOOKS, _BETWEEN_LOOKS = 500, 0.02  # and seconds; for the hypervisor to find ou
 _JOIN, _JOIN_AGAIN = 300.0, 1.0  # seconds to join the halves of a guest whose post-copy broke, and between attempts
 _NO_HALF = "is not processing incoming migration"  # what libvirt says of a target that has ended its part
 _PARTED = "the connection to the other node was lost before that had said whether it has all of the guest"
-_NO_JOB = libvirt.VIR_DOMAIN_JOB_NONE
-_ON_ITS_WAY = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION)
-_FAILED = (libvirt.VIR_DOMAIN_JOB_FAILED, libvirt.VIR_DOMAIN_JOB_CANCELLED)
-_BROKEN_POST_COPY = (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
-_LOST = (libvirt.VIR_DOMAIN_PAUSED_POSTCOPY, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
 _ABORTED = "its migration has been aborted"  # KubeVirt's last words, which its clients look for
 _LOST_ON_THE_WAY = (
     "the guest is lost: it ran on the target when post-copy broke, with a part of its memory still here, and the two"
@@ -69,26 +64,27 @@ class Seen(NamedTuple):
     @property
     def elsewhere(self) -> bool:
         """The guest runs on the target already, with a part of its memory here."""
-        return self.state == libvirt.VIR_DOMAIN_PAUSED and self.reason in _LOST
+        there = (libvirt.VIR_DOMAIN_PAUSED_POSTCOPY, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
+        return self.state == libvirt.VIR_DOMAIN_PAUSED and self.reason in there
 
     @property
     def broken(self) -> bool:
         """Post-copy broke off: a part of the guest's memory is here, and it runs on the target, or waits there."""
-        return (self.state, self.reason) == _BROKEN_POST_COPY
+        return self[1:3] == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED)
 
     @property
     def on_its_way(self) -> bool:
         """The guest stands still for the last of it."""
-        return (self.state, self.reason) == _ON_ITS_WAY
+        return self[1:3] == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION)
 
     @property
     def failed(self) -> bool:
         """It is decided that the guest stays; libvirt has still to clear up."""
-        return self.job.get("type") in _FAILED
+        return self.job.get("type") in (libvirt.VIR_DOMAIN_JOB_FAILED, libvirt.VIR_DOMAIN_JOB_CANCELLED)
 
     @property
     def settled(self) -> bool:
-        return not self.active or self.job.get("type", _NO_JOB) == _NO_JOB
+        return not self.active or not self.job.get("type")
 
 
 class Departure:
@@ -132,10 +128,15 @@ class Departure:
         broken: float | None = None
         least: int | None = None
         while True:
-            await self._wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await self._stirred.wait()
+            self._stirred.clear()
             seen = await self._see()
             if seen and not seen.active:
-                return await self._gone()
+                if not await shown(self._connection, self._name, self._steps.finish(source=True)):
+                    raise Failure("the VM has ended on the way")
+                return
             now = time.monotonic()
             if seen and seen.broken and moving.done():
                 broken = broken or now
@@ -155,7 +156,10 @@ class Departure:
                 least, progressed = look.left, now
             self._show(msgspec.structs.replace(look, elapsed=now - began, stuck=now - progressed))
             if now - due > _LINGERS:
-                await self._release()
+                # libvirt sleeps through the end of one disk's copy while it notes that of another, and nothing else
+                # than an abort wakes it; the hypervisor is woken as its steps say.
+                logger.warning("the migration neither goes on nor ends; it is pushed to its end")
+                await self._abort_job(self._steps.release)
             elif self._end:
                 await self._abort_job()
             elif turn := pace(self._vmi, options, self.look, copied=copied):
@@ -238,20 +242,6 @@ class Departure:
             return await self._connection.run(lambda c: question(partial(ask_vmm, c.lookupByName(self._name))))
         return False
 
-    async def _release(self) -> None:
-        """Wake those who wait for what has happened: the hypervisor as its steps say, and libvirt by an abort.
-
-        libvirt sleeps through the end of one disk's copy while it notes that of another, and nothing else wakes it.
-        """
-        logger.warning("the migration neither goes on nor ends; it is pushed to its end")
-        await self._abort_job(self._steps.release)
-
-    async def _wait(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK):
-                await self._stirred.wait()
-        self._stirred.clear()
-
     def _show(self, look: Look) -> None:
         news = look.mode is not self.look.mode
         self.look = look
@@ -277,11 +267,6 @@ class Departure:
             raise self._failure("")
         return run, sum(sizes.get(disk, 0) for disk in run.copied), options
 
-    async def _gone(self) -> None:
-        """Nothing of the domain runs here any more; Failure where it has ended instead of having moved."""
-        if not await shown(self._connection, self._name, self._steps.finish(source=True)):
-            raise Failure("the VM has ended on the way")
-
     async def _as_before(self, seen: Seen, trouble: str) -> bool:
         """Whether the guest is here as it was before. One that libvirt has left standing still runs on first."""
         if seen.state != libvirt.VIR_DOMAIN_PAUSED or self.stands or seen.elsewhere:
@@ -304,9 +289,8 @@ class Departure:
         return document
 
     def _sizes(self, running: Element, connection: libvirt.virConnect) -> dict[str, int]:
-        domain = connection.lookupByName(self._name)
-        targets = [child(disk, "target").get("dev", "") for disk in running.iterfind("devices/disk[@device='disk']")]
-        return {target: domain.blockInfo(target)[0] for target in targets}
+        domain, disks = connection.lookupByName(self._name), running.iterfind("devices/disk[@device='disk']")
+        return {target: domain.blockInfo(target)[0] for d in disks if (target := attribute(d, "target", "dev"))}
 
     async def _move(self, run: Run, *, again: bool) -> str:
         """What libvirt says against it. An error may come after the domain has left, so it decides nothing."""
@@ -387,11 +371,6 @@ def mark(document: Element, *, paused: bool) -> None:
         metadata.remove(old)
     if paused:
         add(metadata, _PAUSED)
-
-
-async def arrived(connection: Connection, name: str, hypervisor: Hypervisor) -> bool:
-    """Whether all of the guest is here."""
-    return await shown(connection, name, hypervisor.migration.finish(source=False))
 
 
 def land(domain: libvirt.virDomain) -> None:

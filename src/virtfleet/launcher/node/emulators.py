@@ -20,6 +20,7 @@ import msgspec
 from virtfleet.domain import paths
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.launcher.libvirtd.daemons import monolithic_driver
+from virtfleet.launcher.node import keep
 
 _KEPT = "emulators"
 _SETS = 4  # of programs: a node may have been of several pools
@@ -68,10 +69,7 @@ def put(hypervisor: Hypervisor, known: Known) -> None:
 def save(directory: Path, of: str, files: Files) -> None:
     """Keep what was found out, in a directory that only the node's own programs can write to."""
     others = ((known, theirs) for known, theirs in load(directory).items() if known != of)
-    fresh = directory / f".{_KEPT}.{os.getpid()}"
-    directory.mkdir(parents=True, exist_ok=True)
-    fresh.write_bytes(msgspec.msgpack.encode(dict(islice(chain([(of, files)], others), _SETS))))
-    fresh.replace(directory / _KEPT)
+    keep(directory / _KEPT, msgspec.msgpack.encode(dict(islice(chain([(of, files)], others), _SETS))))
 
 
 def load(directory: Path) -> Known:

@@ -23,7 +23,7 @@ from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.libvirtd.connection import Connection
 from virtfleet.launcher.libvirtd.daemons import Daemons, lacking, plan_for
-from virtfleet.launcher.node import COMMAND, emulators, trial
+from virtfleet.launcher.node import COMMAND, emulators, keep, trial
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def find_out(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     os.chown(directory, os.geteuid(), -1)
     troubles = {name: trial.trouble(registry.get(name), directory) for name in registry.names()}
-    _write(directory / paths.HYPERVISORS, msgspec.json.encode(troubles))
+    keep(directory / paths.HYPERVISORS, msgspec.json.encode(troubles))
     hypervisor = _describing(troubles)
     if hypervisor is None:
         logger.warning("nothing is known of this node's CPUs: no hypervisor in this image can describe them")
@@ -60,8 +60,8 @@ def find_out(directory: Path) -> None:
     packed = _as_launcher(theirs, lambda: asyncio.run(_ask_libvirt(hypervisor, emulated=not works)))
     if packed:
         answers = msgspec.msgpack.decode(packed, type=Answers)
-        _write(directory / paths.CAPABILITIES, answers.host.encode())
-        _write(directory / paths.DOMAIN_CAPABILITIES, answers.guests.encode())
+        keep(directory / paths.CAPABILITIES, answers.host.encode())
+        keep(directory / paths.DOMAIN_CAPABILITIES, answers.guests.encode())
         emulators.save(directory, emulators.programs(hypervisor), answers.emulators)
 
 
@@ -69,7 +69,7 @@ def add(directory: Path, hypervisor: str) -> None:
     """Whether this hypervisor works, beside what the node's own launcher image found out."""
     path = directory / paths.HYPERVISORS
     known = msgspec.json.decode(path.read_bytes(), type=dict[str, str]) if path.exists() else {}
-    _write(path, msgspec.json.encode({**known, hypervisor: trial.trouble(registry.get(hypervisor), directory)}))
+    keep(path, msgspec.json.encode({**known, hypervisor: trial.trouble(registry.get(hypervisor), directory)}))
 
 
 def _describing(troubles: Mapping[str, str]) -> Hypervisor | None:
@@ -123,12 +123,6 @@ async def _ask_libvirt(hypervisor: Hypervisor, *, emulated: bool) -> bytes:
         await connection.stop()
         await daemons.stop()
     return msgspec.msgpack.encode(Answers(host, guests, emulators.learned(hypervisor)))
-
-
-def _write(path: Path, content: bytes) -> None:
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_bytes(content)
-    fresh.replace(path)
 
 
 def run(arguments: list[str]) -> int:

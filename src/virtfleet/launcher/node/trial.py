@@ -13,6 +13,7 @@ import msgspec
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.hypervisors.proof import Device, Program, Step, TinyGuest
 from virtfleet.launcher.libvirtd.daemons import lacking
+from virtfleet.launcher.node import keep
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -35,10 +36,7 @@ def trouble(hypervisor: Hypervisor, cache: Path) -> str:
         if record.boot_id == boot_id:
             return record.reason
     reason = _first_trouble(steps)
-    cache.mkdir(parents=True, exist_ok=True)
-    fresh = kept.with_suffix(f".{os.getpid()}")
-    fresh.write_bytes(msgspec.json.encode(_Record(boot_id, reason)))
-    fresh.replace(kept)
+    keep(kept, msgspec.json.encode(_Record(boot_id, reason)))
     return reason
 
 

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from virtfleet.launcher.sharing.memory import Broken, GuestMemory, Region, mapped
-from virtfleet.launcher.sharing.queue import Queue, Request
+from virtfleet.launcher.sharing.queue import Broken, GuestMemory, Queue, Request, mapped
 
 logger = logging.getLogger(__name__)
 
@@ -46,12 +45,10 @@ class Device:
         self._answer = answer
         self._memory = GuestMemory()
         self._queues = [Queue() for _ in range(_QUEUES)]
-        self._busy: list[Queue] = []  # there may be requests
+        self._busy: set[Queue] = set()  # there may be requests
         self._messages: dict[int, Callable[[bytes, list[int]], bytes | None]] = {
+            **dict.fromkeys((2, 3, 4, 14, 16), lambda data, fds: None),
             1: lambda data, fds: _U64.pack(_FEATURES),
-            2: lambda data, fds: None,
-            3: lambda data, fds: None,
-            4: lambda data, fds: None,
             5: self._remember,
             8: self._resize,
             9: self._place,
@@ -59,9 +56,7 @@ class Device:
             11: self._stop,
             12: self._hear,
             13: self._tell,
-            14: lambda data, fds: None,
             15: lambda data, fds: _U64.pack(_PROTOCOL),
-            16: lambda data, fds: None,
             17: lambda data, fds: _U64.pack(_QUEUES),
             18: self._enable,
         }
@@ -83,20 +78,16 @@ class Device:
         running = {queue.kick: queue for queue in self._queues if queue.runs}
         for fd in (self._connection.fileno(), *running):
             poll.register(fd, select.POLLIN)
-        self._busy = [queue for queue in self._busy if queue.runs]
+        self._busy = {queue for queue in self._busy if queue.runs}
         ready = [fd for fd, _ in poll.poll(0 if self._busy else None)]
         for fd in ready:
             if fd in running:
                 with suppress(BlockingIOError):
                     os.read(fd, 8)
-                self._wake(running[fd])
+                self._busy.add(running[fd])
         if self._connection.fileno() in ready:
             self._listen()
-        self._busy = [queue for queue in self._busy if queue.runs and self._work(queue)]
-
-    def _wake(self, queue: Queue) -> None:
-        if queue not in self._busy:
-            self._busy.append(queue)
+        self._busy = {queue for queue in self._busy if queue.runs and self._work(queue)}
 
     def _work(self, queue: Queue) -> bool:
         """Answer some requests; whether there may be more."""
@@ -124,16 +115,15 @@ class Device:
         if size > _LONGEST_MESSAGE:
             raise Broken(f"a message of {size} bytes")
         body = self._exactly(size)
-        kept = list(fds)
         try:
             do = self._messages.get(kind)
             if do is None:
                 logger.warning("the hypervisor says something unknown: %d", kind)
-            answer = do(body, kept) if do else None
+            answer = do(body, fds) if do else None
         except struct.error as error:
             raise Broken(f"message {kind}: {error}") from None
         finally:
-            for fd in kept:  # what nobody took
+            for fd in fds:  # what nobody took
                 os.close(fd)
         if answer is None and flags & _NEED_REPLY:
             answer = _U64.pack(0 if do else 1)
@@ -143,10 +133,9 @@ class Device:
     def _exactly(self, size: int) -> bytes:
         data = b""
         while len(data) < size:
-            try:
+            part = b""
+            with suppress(ConnectionError):
                 part = self._connection.recv(size - len(data))
-            except ConnectionError:
-                part = b""
             if not part:
                 raise Hangup
             data += part
@@ -161,11 +150,9 @@ class Device:
         count, _ = _STATE.unpack_from(data)
         if count != len(fds):
             raise Broken(f"{count} regions of memory, {len(fds)} files")
-        regions: list[Region] = []
-        for number, fd in enumerate(fds):
-            guest, size, user, offset = _REGION.unpack_from(data, 8 + number * _REGION.size)
-            regions.append(mapped(fd, guest, size, user, offset))
-        self._memory = GuestMemory(regions)
+        self._memory = GuestMemory(
+            [mapped(fd, *_REGION.unpack_from(data, 8 + number * _REGION.size)) for number, fd in enumerate(fds)]
+        )
         for queue in self._queues:
             if queue.runs:
                 queue.begin(self._memory)
@@ -177,7 +164,7 @@ class Device:
     def _place(self, data: bytes, fds: list[int]) -> None:
         number, _, descriptors, used, available, _ = _ADDRESSES.unpack(data)
         queue = self._queue(number)
-        queue.lies_at(descriptors, used, available)
+        queue.addresses = (descriptors, used, available)
         queue.begin(self._memory)
 
     def _set_next(self, data: bytes, fds: list[int]) -> None:
@@ -193,7 +180,7 @@ class Device:
         if fd >= 0:
             os.set_blocking(fd, False)
         queue.hear(fd)
-        self._wake(queue)
+        self._busy.add(queue)
 
     def _tell(self, data: bytes, fds: list[int]) -> None:
         queue, fd = self._event(data, fds)
@@ -208,5 +195,5 @@ class Device:
         number, on = _STATE.unpack(data)
         queue = self._queue(number)
         queue.enabled = bool(on)
-        self._wake(queue)
+        self._busy.add(queue)
         self.used = self.used or bool(on)

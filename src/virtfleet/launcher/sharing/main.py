@@ -15,15 +15,15 @@ import socket
 import sys
 from contextlib import suppress
 
+from virtfleet.launcher.failure import leave_word
 from virtfleet.launcher.sharing.device import Device
-from virtfleet.launcher.sharing.memory import Broken
+from virtfleet.launcher.sharing.queue import Broken
 from virtfleet.launcher.sharing.service import Service
 from virtfleet.launcher.sharing.tree import MOST, Tree
 
 logger = logging.getLogger(__name__)
 
 _SPARE = 128  # descriptors for all but the guest's files
-_TERMINATION_MESSAGE = "/dev/termination-log"
 
 
 def options(arguments: list[str]) -> argparse.Namespace:
@@ -79,8 +79,5 @@ def main() -> None:
         share(listener, service)
     except (OSError, Broken) as error:
         logger.error("%s", error)
-        with suppress(OSError):
-            fd = os.open(_TERMINATION_MESSAGE, os.O_WRONLY | os.O_TRUNC)
-            os.write(fd, str(error).encode())
-            os.close(fd)
+        leave_word(str(error))
         sys.exit(1)

@@ -1,17 +1,17 @@
-"""A queue of requests in the guest's memory: virtio's split ring.
+"""The guest's memory, as its hypervisor lends it, and a queue of requests in it: virtio's split ring.
 
 The guest writes all of it, at any time. What counts is read once; every index, length and address is checked.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
-
-from virtfleet.launcher.sharing.memory import Broken, GuestMemory
 
 LARGEST_QUEUE: Final = 1024
 LARGEST_REQUEST: Final = (1 << 20) + (64 << 10)
@@ -27,6 +27,55 @@ def _ordered() -> None:
     """What was written before is seen before what is written after, also by the guest's processors."""
     with _fence:
         pass
+
+
+class Broken(Exception):
+    """What guest or hypervisor say does not fit together: nothing more can be believed of that queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of the guest's memory: where the guest has it, where the hypervisor has it, and where it is here."""
+
+    guest: int
+    size: int
+    user: int
+    view: memoryview
+
+
+def mapped(fd: int, guest: int, size: int, user: int, offset: int) -> Region:
+    """A region out of a file that the hypervisor passed on."""
+    try:
+        whole = mmap.mmap(fd, offset + size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    except (OSError, ValueError, OverflowError) as error:
+        raise Broken(f"the guest's memory cannot be mapped: {error}") from None
+    return Region(guest, size, user, memoryview(whole)[offset:])
+
+
+class GuestMemory:
+    """All regions."""
+
+    def __init__(self, regions: Sequence[Region] = ()) -> None:
+        self._regions = tuple(regions)
+
+    def pieces(self, address: int, length: int) -> Iterator[memoryview]:
+        """So many bytes at an address of the guest, which may be in several regions that follow each other."""
+        while length:
+            region = next((r for r in self._regions if r.guest <= address < r.guest + r.size), None)
+            if region is None:
+                raise Broken(f"there is no memory at {address:#x}")
+            start = address - region.guest
+            piece = region.view[start : start + length]
+            yield piece
+            address, length = address + len(piece), length - len(piece)
+
+    def ring(self, address: int, length: int) -> memoryview:
+        """A part of a queue, which the hypervisor gives by its own addresses."""
+        for region in self._regions:
+            if region.user <= address and address + length <= region.user + region.size:
+                start = address - region.user
+                return region.view[start : start + length]
+        raise Broken(f"there is no memory for a queue at {address:#x}")
 
 
 @dataclass(slots=True)
@@ -46,12 +95,10 @@ class Queue:
         self.next = 0
         self.enabled = False
         self.kick = self.call = -1
-        self._addresses = (0, 0, 0)
+        self.addresses = (0, 0, 0)
+        """Of its three parts, as the hypervisor has them: descriptors, what is used, what is available."""
         self._memory = GuestMemory()
         self._descriptors = self._available = self._used = self._done = memoryview(b"")
-
-    def lies_at(self, descriptors: int, used: int, available: int) -> None:
-        self._addresses = (descriptors, used, available)
 
     def resize(self, size: int) -> None:
         if not 0 < size <= LARGEST_QUEUE or size & (size - 1):
@@ -60,7 +107,7 @@ class Queue:
 
     def begin(self, memory: GuestMemory) -> None:
         """Find the ring in the guest's memory, also when that was mapped anew."""
-        descriptors, used, available = self._addresses
+        descriptors, used, available = self.addresses
         self._memory = memory
         self._descriptors = memory.ring(descriptors, 16 * self.size)
         self._available = memory.ring(available, 4 + 2 * self.size).cast("H")
@@ -76,17 +123,18 @@ class Queue:
         self.enabled = False
         self._descriptors = self._available = self._used = self._done = memoryview(b"")
         self._memory = GuestMemory()
-        self.kick, self.call = _closed(self.kick), _closed(self.call)
+        self.hear(-1)
+        self.tell(-1)
         return self.next
 
     def hear(self, fd: int) -> None:
         """The guest says by this event that there are requests."""
-        self.kick = _closed(self.kick)
+        _close(self.kick)
         self.kick = fd
 
     def tell(self, fd: int) -> None:
         """The guest hears by this event that there are answers."""
-        self.call = _closed(self.call)
+        _close(self.call)
         self.call = fd
 
     def take(self) -> Request | None:
@@ -139,41 +187,20 @@ class Queue:
             os.write(self.call, _ONE)
 
 
-def _closed(fd: int) -> int:
+def _close(fd: int) -> None:
     if fd >= 0:
         os.close(fd)
-    return -1
 
 
-def gathered(pieces: list[memoryview], most: int) -> bytes:
-    """The first bytes of what is in several pieces."""
-    found = b""
+def part(pieces: list[memoryview], start: int, length: int) -> list[memoryview]:
+    """So many bytes from a place on, or all that there are, of what is in several pieces."""
+    found = []
     for piece in pieces:
-        found += piece[: most - len(found)]
-        if len(found) == most:
-            break
+        if within := piece[start : start + length]:
+            found.append(within)
+            length -= len(within)
+        start = max(0, start - len(piece))
     return found
-
-
-def without(pieces: list[memoryview], count: int) -> list[memoryview]:
-    """All but so many bytes at the beginning."""
-    rest = []
-    for piece in pieces:
-        if count < len(piece):
-            rest.append(piece[count:])
-        count = max(0, count - len(piece))
-    return rest
-
-
-def limited(pieces: list[memoryview], most: int) -> list[memoryview]:
-    """So many bytes at the beginning, and no more."""
-    taken = []
-    for piece in pieces:
-        if most <= 0:
-            break
-        taken.append(piece[:most])
-        most -= len(piece)
-    return taken
 
 
 def scattered(pieces: list[memoryview], data: bytes) -> None:

@@ -8,11 +8,12 @@ import stat
 import struct
 import time
 from collections.abc import Callable
+from functools import partialmethod
 from typing import Final, NamedTuple
 
 from virtfleet.launcher.sharing import wire
-from virtfleet.launcher.sharing.queue import Request, gathered, limited, scattered, without
-from virtfleet.launcher.sharing.tree import Handle, Tree, permissions, refusal, step
+from virtfleet.launcher.sharing.queue import LARGEST_REQUEST, Request, part, scattered
+from virtfleet.launcher.sharing.tree import Tree, permissions, refusal, step
 from virtfleet.launcher.sharing.wire import Op, Set
 
 _LONGEST_ARGUMENTS: Final = 64 << 10
@@ -29,7 +30,7 @@ class Asked(NamedTuple):
 
 
 class Service:
-    """The shared directory of one guest.
+    """The shared directory of one guest. The method that answers a request has its name.
 
     With `as_root` the guest is told that root owns what this process' user owns, for guests do not follow the
     links of others in a directory like that of a service account.
@@ -40,54 +41,24 @@ class Service:
         self._as_root = as_root
         self._user = os.getuid()
         self._answers: dict[int, Callable[[Asked], bytes]] = {
-            Op.INIT: self._init,
-            Op.DESTROY: self._destroy,
-            Op.LOOKUP: self._lookup,
-            Op.FORGET: self._forget,
-            Op.BATCH_FORGET: self._forget_many,
-            Op.INTERRUPT: lambda asked: b"",
-            Op.GETATTR: self._get_attributes,
-            Op.SETATTR: self._set_attributes,
-            Op.READLINK: self._read_link,
-            Op.SYMLINK: self._make_link,
-            Op.MKNOD: self._make_node,
-            Op.MKDIR: self._make_directory,
-            Op.UNLINK: self._unlink,
-            Op.RMDIR: self._remove_directory,
-            Op.RENAME: self._rename,
-            Op.LINK: self._link,
-            Op.OPEN: self._open,
-            Op.CREATE: self._create,
-            Op.RELEASE: self._release,
-            Op.RELEASEDIR: self._release,
-            Op.FLUSH: self._flush,
-            Op.FSYNC: self._sync,
-            Op.FSYNCDIR: self._sync_directory,
-            Op.OPENDIR: self._open_directory,
-            Op.READDIR: self._read_directory,
-            Op.READDIRPLUS: self._read_directory_plus,
-            Op.STATFS: self._statistics,
-            Op.FALLOCATE: self._allocate,
-            Op.LSEEK: self._seek,
+            op: getattr(self, f"_{op.name.lower()}") for op in Op if op not in (Op.READ, Op.WRITE)
         }
 
     def answer(self, request: Request) -> int:
         """Answer one request in the guest's memory; how many bytes were written."""
-        header = gathered(request.readable, wire.IN_HEADER.size)
+        header = b"".join(part(request.readable, 0, wire.IN_HEADER.size))
         if len(header) < wire.IN_HEADER.size:
             return 0  # nobody to answer
         _, op, unique, node, uid, *_ = wire.IN_HEADER.unpack(header)
         room = sum(map(len, request.writable)) - wire.OUT_HEADER.size
-        question = without(request.readable, wire.IN_HEADER.size)
-        space = without(request.writable, wire.OUT_HEADER.size)
+        question = part(request.readable, wire.IN_HEADER.size, 2 * LARGEST_REQUEST)
+        space = part(request.writable, wire.OUT_HEADER.size, 2 * LARGEST_REQUEST)
         error = written = 0
         try:
             if op == Op.READ:
-                written = self._read(question, space)
+                written = self._read_into(question, space)
             else:
                 said = self._written(question) if op == Op.WRITE else self._said(op, node, uid, question, room)
-                if op in wire.UNANSWERED or room < 0:
-                    return 0
                 if len(said) > room:
                     raise refusal(errno.EIO)
                 scattered(space, said)
@@ -106,7 +77,7 @@ class Service:
         do = self._answers.get(op)
         if do is None:
             raise refusal(errno.ENOSYS)
-        return do(Asked(node, uid, gathered(question, _LONGEST_ARGUMENTS), room))
+        return do(Asked(node, uid, b"".join(part(question, 0, _LONGEST_ARGUMENTS)), room))
 
     # The guest begins and ends.
 
@@ -137,11 +108,14 @@ class Service:
         [name] = wire.names(asked.arguments, 1)
         return self._found(asked.node, name)
 
+    def _interrupt(self, asked: Asked) -> bytes:
+        return b""
+
     def _forget(self, asked: Asked) -> bytes:
         self._tree.forget(asked.node, *wire.FORGET_IN.unpack_from(asked.arguments))
         return b""
 
-    def _forget_many(self, asked: Asked) -> bytes:
+    def _batch_forget(self, asked: Asked) -> bytes:
         count, _ = wire.BATCH_FORGET_IN.unpack_from(asked.arguments)
         rest = asked.arguments[wire.BATCH_FORGET_IN.size :][: count * wire.FORGET_ONE.size]
         for number, times in wire.FORGET_ONE.iter_unpack(rest):
@@ -154,12 +128,12 @@ class Service:
             raise refusal(errno.EPERM)
         return self._tree.node(asked.node).fd
 
-    def _make_link(self, asked: Asked) -> bytes:
+    def _symlink(self, asked: Asked) -> bytes:
         name, target = wire.names(asked.arguments, 2)
         os.symlink(target, step(name), dir_fd=self._may_make(asked))
         return self._found(asked.node, name)
 
-    def _make_node(self, asked: Asked) -> bytes:
+    def _mknod(self, asked: Asked) -> bytes:
         mode, *_ = wire.MKNOD_IN.unpack_from(asked.arguments)
         [name] = wire.names(asked.arguments[wire.MKNOD_IN.size :], 1)
         kind = wire.kind_of(mode) or stat.S_IFREG
@@ -168,21 +142,19 @@ class Service:
         os.mknod(step(name), kind | permissions(mode), dir_fd=self._may_make(asked))
         return self._found(asked.node, name)
 
-    def _make_directory(self, asked: Asked) -> bytes:
+    def _mkdir(self, asked: Asked) -> bytes:
         mode, _ = wire.MKDIR_IN.unpack_from(asked.arguments)
         [name] = wire.names(asked.arguments[wire.MKDIR_IN.size :], 1)
         os.mkdir(step(name), permissions(mode, directory=True), dir_fd=self._may_make(asked))
         return self._found(asked.node, name)
 
-    def _unlink(self, asked: Asked) -> bytes:
+    def _remove(self, how: Callable[..., None], asked: Asked) -> bytes:
         [name] = wire.names(asked.arguments, 1)
-        os.unlink(step(name), dir_fd=self._tree.node(asked.node).fd)
+        how(step(name), dir_fd=self._tree.node(asked.node).fd)
         return b""
 
-    def _remove_directory(self, asked: Asked) -> bytes:
-        [name] = wire.names(asked.arguments, 1)
-        os.rmdir(step(name), dir_fd=self._tree.node(asked.node).fd)
-        return b""
+    _unlink = partialmethod(_remove, os.unlink)
+    _rmdir = partialmethod(_remove, os.rmdir)
 
     def _rename(self, asked: Asked) -> bytes:
         (into,) = wire.RENAME_IN.unpack_from(asked.arguments)
@@ -197,18 +169,18 @@ class Service:
         os.link(self._tree.node(number).path, step(name), dst_dir_fd=self._tree.node(asked.node).fd)
         return self._found(asked.node, name)
 
-    def _read_link(self, asked: Asked) -> bytes:
+    def _readlink(self, asked: Asked) -> bytes:
         return os.readlink(b"", dir_fd=self._tree.node(asked.node).fd)
 
     # Attributes.
 
-    def _get_attributes(self, asked: Asked) -> bytes:
+    def _getattr(self, asked: Asked) -> bytes:
         flags, _, number = wire.GETATTR_IN.unpack_from(asked.arguments)
         by_handle = flags & wire.BY_HANDLE
         fd = self._tree.handle(number).fd if by_handle else self._tree.node(asked.node).fd
         return wire.attributes_answer(self._known(os.stat(fd)))
 
-    def _set_attributes(self, asked: Asked) -> bytes:
+    def _setattr(self, asked: Asked) -> bytes:
         said = wire.SETATTR_IN.unpack_from(asked.arguments)
         wanted, _, number, size, *_ = said
         seconds, parts, (mode, _, uid, gid) = said[5:7], said[8:10], said[11:15]
@@ -237,7 +209,7 @@ class Service:
             os.utime(node.path, ns=(moments[0], moments[1]))
         return wire.attributes_answer(self._known(os.stat(node.fd)))
 
-    def _statistics(self, asked: Asked) -> bytes:
+    def _statfs(self, asked: Asked) -> bytes:
         found = os.statvfs(self._tree.node(asked.node).fd)
         room = (found.f_blocks, found.f_bfree, found.f_bavail, found.f_files, found.f_ffree)
         return wire.STATFS_OUT.pack(*room, found.f_bsize, found.f_namemax, found.f_frsize, 0)
@@ -259,44 +231,42 @@ class Service:
         self._tree.close(*wire.HANDLE_IN.unpack_from(asked.arguments))
         return b""
 
-    def _file(self, asked: Asked) -> Handle:
-        return self._tree.handle(*wire.HANDLE_IN.unpack_from(asked.arguments))
+    _releasedir = _release
 
     def _flush(self, asked: Asked) -> bytes:
-        os.close(os.dup(self._file(asked).fd))  # some file systems say only then what went wrong
+        handle = self._tree.handle(*wire.HANDLE_IN.unpack_from(asked.arguments))
+        os.close(os.dup(handle.fd))  # some file systems say only then what went wrong
         return b""
 
-    def _sync(self, asked: Asked) -> bytes:
+    def _fsync(self, asked: Asked, *, directory: bool = False) -> bytes:
         number, flags, _ = wire.FSYNC_IN.unpack_from(asked.arguments)
-        (os.fdatasync if flags & wire.DATA_ONLY else os.fsync)(self._tree.handle(number).fd)
+        fd = self._tree.handle(number, directory=directory).fd
+        (os.fdatasync if flags & wire.DATA_ONLY and not directory else os.fsync)(fd)
         return b""
 
-    def _sync_directory(self, asked: Asked) -> bytes:
-        number, *_ = wire.FSYNC_IN.unpack_from(asked.arguments)
-        os.fsync(self._tree.handle(number, directory=True).fd)
-        return b""
+    _fsyncdir = partialmethod(_fsync, directory=True)
 
-    def _read(self, question: list[memoryview], space: list[memoryview]) -> int:
+    def _read_into(self, question: list[memoryview], space: list[memoryview]) -> int:
         """Straight into the guest's memory."""
-        number, offset, size, *_ = wire.READ_IN.unpack(gathered(question, wire.READ_IN.size))
-        into = limited(space, min(size, wire.LARGEST_DATA))
+        number, offset, size, *_ = wire.READ_IN.unpack(b"".join(part(question, 0, wire.READ_IN.size)))
+        into = part(space, 0, min(size, wire.LARGEST_DATA))
         return os.preadv(self._tree.handle(number).fd, into, offset) if into else 0
 
     def _written(self, question: list[memoryview]) -> bytes:
         """Straight from the guest's memory."""
-        number, offset, size, *_ = wire.WRITE_IN.unpack(gathered(question, wire.WRITE_IN.size))
-        data = limited(without(question, wire.WRITE_IN.size), min(size, wire.LARGEST_DATA))
+        number, offset, size, *_ = wire.WRITE_IN.unpack(b"".join(part(question, 0, wire.WRITE_IN.size)))
+        data = part(question, wire.WRITE_IN.size, min(size, wire.LARGEST_DATA))
         written = os.pwritev(self._tree.handle(number).fd, data, offset) if data else 0
         return wire.WRITE_OUT.pack(written, 0)
 
-    def _allocate(self, asked: Asked) -> bytes:
+    def _fallocate(self, asked: Asked) -> bytes:
         number, offset, length, mode, _ = wire.FALLOCATE_IN.unpack_from(asked.arguments)
         if mode:
             raise refusal(errno.EOPNOTSUPP)
         os.posix_fallocate(self._tree.handle(number).fd, offset, length)
         return b""
 
-    def _seek(self, asked: Asked) -> bytes:
+    def _lseek(self, asked: Asked) -> bytes:
         number, offset, whence, _ = wire.LSEEK_IN.unpack_from(asked.arguments)
         if whence not in (os.SEEK_DATA, os.SEEK_HOLE):
             raise refusal(errno.EINVAL)
@@ -304,13 +274,10 @@ class Service:
 
     # Directories.
 
-    def _open_directory(self, asked: Asked) -> bytes:
+    def _opendir(self, asked: Asked) -> bytes:
         return wire.OPEN_OUT.pack(self._tree.open_directory(asked.node), 0, 0)
 
-    def _read_directory(self, asked: Asked) -> bytes:
-        return self._listed(asked, lambda name, at: b"")
-
-    def _read_directory_plus(self, asked: Asked) -> bytes:
+    def _readdirplus(self, asked: Asked) -> bytes:
         def told(name: bytes, parent: int) -> bytes:
             try:
                 return wire.NO_ENTRY if name in (b".", b"..") else self._found(parent, name)
@@ -336,6 +303,8 @@ class Service:
                 break
             said += before(name, asked.node) + entry
         return bytes(said)
+
+    _readdir = partialmethod(_listed, before=lambda name, at: b"")
 
 
 def _type(entry: os.DirEntry[str]) -> int:

@@ -75,10 +75,9 @@ class Tree:
     # What the guest knows.
 
     def node(self, number: int) -> Node:
-        try:
-            return self._nodes[number]
-        except KeyError:
-            raise refusal(errno.ESTALE) from None
+        if number not in self._nodes:
+            raise refusal(errno.ESTALE)
+        return self._nodes[number]
 
     def find(self, parent: int, name: bytes) -> tuple[int, os.stat_result]:
         """The number of what a name stands for; the guest knows it once more."""
@@ -137,7 +136,11 @@ class Tree:
             if flags & os.O_EXCL:
                 raise
             number, st = self.find(parent, name)
-            return number, st, self._opened(number, flags)
+            try:
+                return number, st, self.open(number, flags)
+            except OSError:
+                self.forget(number, 1)  # the guest is not told of it
+                raise
         handle = self._keep(fd)
         try:
             number, st = self.find(parent, name)
@@ -145,13 +148,6 @@ class Tree:
             self.close(handle)
             raise
         return number, st, handle
-
-    def _opened(self, number: int, flags: int) -> int:
-        try:
-            return self.open(number, flags)
-        except OSError:
-            self.forget(number, 1)  # the guest is not told of it
-            raise
 
     def _keep(self, fd: int, *, directory: bool = False) -> int:
         if len(self._handles) >= self._most:

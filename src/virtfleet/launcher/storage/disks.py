@@ -21,6 +21,7 @@ from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths, volumes
 from virtfleet.domain.context import Context
+from virtfleet.domain.xml import attribute
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.storage import imagefiles, mapped, seeds
 from virtfleet.launcher.storage.iso import Image
@@ -78,17 +79,19 @@ def fill_plugged(vmi: VMI, context: Context, domain: Element) -> None:
 
 async def _prepare(vmi: VMI, index: int, volume: Volume, context: Context, named: Set[str], domain: Element) -> None:
     """Make what one volume needs beside images of configuration."""
-    if paths.ephemeral_disk(volume.name) in named:
-        await _overlay(paths.ephemeral_disk(volume.name), *_below(index, volume, context))
-    elif paths.raw_disk(volume.name) in named and not volume.empty_disk:
-        await _copy(paths.raw_disk(volume.name), *_below(index, volume, context))
-    elif paths.container_root(volume.name) in named:
-        root = paths.container_root(volume.name)
+    overlay, raw, root = (of(volume.name) for of in (paths.ephemeral_disk, paths.raw_disk, paths.container_root))
+    if overlay in named:  # over a disk that is never written to; what the guest writes is gone when the Pod is
+        below, form = _below(index, volume, context)
+        await _made(overlay, "qemu-img", "create", "-q", "-f", "qcow2", "-b", below, "-F", form, "{}")
+    elif raw in named and not volume.empty_disk:  # the same for hypervisors that read plain disks only
+        below, form = _below(index, volume, context)
+        await _made(raw, "qemu-img", "convert", "-f", form, "-O", "raw", below, "{}")
+    elif root in named:
         await asyncio.to_thread(mapped.copy, paths.image_volume(index), root, _first_id(domain))
     elif paths.mapped_dir(volume.name) in named:
         await asyncio.to_thread(_map_claim, volume.name, _first_id(domain))
     elif volume.empty_disk:
-        await _empty(volume, paths.raw_disk(volume.name) in named)
+        await _empty(volume, raw in named)
     elif volume.host_disk and volume.host_disk.type == "DiskOrCreate":
         _allocate(paths.host_disk(volume.name, volume.host_disk.path), _size(volume.host_disk.capacity))
     elif paths.virtiofs_socket(volume.name) in named:
@@ -122,10 +125,9 @@ def _boot_files(vmi: VMI) -> None:
     container = firmware.kernel_boot.container if firmware and firmware.kernel_boot else None
     if not container:
         return
+    image = Path(paths.kernel_boot_image())
     for artifact in filter(None, (container.kernel_path, container.initrd_path)):
-        _link(
-            paths.kernel_boot(artifact), imagefiles.inside(Path(paths.kernel_boot_image()), artifact, "the boot image")
-        )
+        _link(paths.kernel_boot(artifact), imagefiles.inside(image, artifact, "the boot image"))
 
 
 def _ignition(vmi: VMI) -> None:
@@ -141,12 +143,9 @@ def _container_disk(index: int, volume: Volume) -> str:
     assert volume.container_disk is not None
     disk, image = paths.container_disk(index), Path(paths.image_volume(index))
     what = f"volume {volume.name!r}: the image"
-    if os.path.lexists(disk):
-        return disk
-    if volume.container_disk.path:
-        _link(disk, imagefiles.inside(image, volume.container_disk.path, what))
-        return disk
-    _link(disk, imagefiles.disk(image, what, volume.container_disk.image))
+    if not os.path.lexists(disk):
+        of = volume.container_disk
+        _link(disk, imagefiles.inside(image, of.path, what) if of.path else imagefiles.disk(image, what, of.image))
     return disk
 
 
@@ -172,16 +171,6 @@ async def _checked_format(name: str, path: str) -> str:
     return str(info["format"])
 
 
-async def _overlay(target: str, below: str, image_format: str) -> None:
-    """A disk over another one that is never written to; what the guest writes is gone when the Pod is."""
-    await _made(target, "qemu-img", "create", "-q", "-f", "qcow2", "-b", below, "-F", image_format, "{}")
-
-
-async def _copy(target: str, below: str, image_format: str) -> None:
-    """The same for hypervisors that read plain disks only."""
-    await _made(target, "qemu-img", "convert", "-f", image_format, "-O", "raw", below, "{}")
-
-
 async def _empty(volume: Volume, raw: bool) -> None:
     assert volume.empty_disk is not None
     target = paths.raw_disk(volume.name) if raw else paths.empty_disk(volume.name)
@@ -194,9 +183,7 @@ async def _empty(volume: Volume, raw: bool) -> None:
 
 def _first_id(domain: Element) -> int:
     """Who the guest's root is on the node, where the guest is a container."""
-    root = domain.find("idmap/uid")
-    assert root is not None
-    return int(root.get("target", ""))
+    return int(attribute(domain, "idmap/uid", "target"))
 
 
 def _map_claim(volume: str, first: int) -> None:
@@ -217,8 +204,8 @@ def choose_cache(domain: Element) -> None:
     for disk in domain.iterfind("devices/disk"):
         if disk.get("device") == "cdrom":  # only read, and of a drive that runs nothing but the medium can change
             continue
-        driver, source = disk.find("driver"), disk.find("source")
-        path = (source.get("file") or source.get("dev") or "") if source is not None else ""
+        driver = disk.find("driver")
+        path = attribute(disk, "source", "file") or attribute(disk, "source", "dev")
         of_claim = path.startswith((f"{paths.HOTPLUG_DISKS}/", f"{paths.CLAIMS}/", "/dev/"))
         if driver is not None and not driver.get("cache") and of_claim:
             driver.set("cache", "none" if _is_direct(path) else "writethrough")
@@ -250,9 +237,8 @@ def _fill_claim(vmi: VMI, volume: Volume, context: Context, path: str) -> None:
     info = other or (status.persistent_volume_claim_info if status else None)
     if not info:
         raise Failure(f"volume {volume.name!r}: the claim holds no disk.img, and its size is not known")
-    amounts = [q for q in (info.capacity.get("storage"), info.requests.get("storage")) if q is not None]
-    usable = 1 - float(info.filesystem_overhead or 0)
-    size = int(min(Quantity.parse(amount).value() for amount in amounts) * usable) if amounts else 0
+    amounts = [_size(q) for q in (info.capacity.get("storage"), info.requests.get("storage")) if q is not None]
+    size = int(min(amounts, default=0) * (1 - float(info.filesystem_overhead or 0)))
     try:
         _allocate(str(image), size >> 20 << 20)
     except OSError as error:
@@ -276,10 +262,9 @@ def _allocate(path: str, size: int) -> None:
 def _configuration(vmi: VMI, volume: Volume) -> Iterator[Image]:
     """The ISO image of a volume that is made from configuration."""
     namespace, name = vmi.metadata.namespace, vmi.metadata.name
-    if volume.cloud_init_no_cloud:
-        yield Image(paths.cloud_init(namespace, name, False), "cidata", seeds.no_cloud(vmi, volume))
-    elif volume.cloud_init_config_drive:
-        yield Image(paths.cloud_init(namespace, name, True), "config-2", seeds.config_drive(vmi, volume))
+    if volumes.seed(volume):
+        output = paths.cloud_init(namespace, name, not volume.cloud_init_no_cloud)
+        yield Image(output, seeds.layout(volume).label, seeds.files(vmi, volume))
     elif volume.service_account:
         yield Image(paths.SERVICE_ACCOUNT_DISK, "cfgdata", sources=_files_below(Path(paths.SERVICE_ACCOUNT)))
     elif kind := volumes.config_kind(volume):
@@ -292,10 +277,9 @@ def _configuration(vmi: VMI, volume: Volume) -> Iterator[Image]:
 def _seed_directory(vmi: VMI, volume: Volume, named: Set[str]) -> None:
     """cloud-init's files as a directory, for guests that are containers."""
     directory = paths.cloud_init_seed(vmi.metadata.namespace, vmi.metadata.name)
-    if directory not in named or not (volume.cloud_init_no_cloud or volume.cloud_init_config_drive):
+    if directory not in named or not volumes.seed(volume):
         return
-    files = seeds.no_cloud(vmi, volume) if volume.cloud_init_no_cloud else seeds.config_drive(vmi, volume)
-    for name, content in files.items():
+    for name, content in seeds.files(vmi, volume).items():
         file = Path(directory, name)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
@@ -314,10 +298,9 @@ def _size(amount: object) -> int:
 
 async def _made(target: str, *command: str) -> None:
     """Run a command that makes a file, unless it was made before; `{}` stands for the file."""
-    if not _to_be_made(target):
-        return
-    await _command(*(f"{target}.new" if word == "{}" else word for word in command))
-    os.replace(f"{target}.new", target)
+    if _to_be_made(target):
+        await _command(*(f"{target}.new" if word == "{}" else word for word in command))
+        os.replace(f"{target}.new", target)
 
 
 def _to_be_made(target: str) -> bool:

@@ -12,6 +12,7 @@ import io
 import os
 import sys
 import time
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import msgspec
@@ -35,19 +36,16 @@ def write(image: Image) -> None:
 
     iso = pycdlib.PyCdlib()
     iso.new(interchange_level=4, joliet=3, rock_ridge="1.09", vol_ident=image.label[:32])
-    made: set[str] = set()
-    for path in [*image.contents, *image.sources]:
-        parts = path.split("/")
-        for depth in range(1, len(parts)):
-            directory = "/".join(parts[:depth])
+    made: set[PurePosixPath] = set()
+    for name in [*image.contents, *image.sources]:
+        path = PurePosixPath("/", name)
+        for directory in reversed(path.parents[:-1]):
             if directory not in made:
                 made.add(directory)
-                iso.add_directory(f"/{directory}", rr_name=parts[depth - 1], joliet_path=f"/{directory}")
-        content = image.contents.get(path)
-        data = io.BytesIO(content) if content is not None else open(image.sources[path], "rb")  # noqa: SIM115
-        size = data.seek(0, os.SEEK_END)
-        data.seek(0)
-        iso.add_fp(data, size, f"/{path}", rr_name=parts[-1], joliet_path=f"/{path}")
+                iso.add_directory(str(directory), rr_name=directory.name, joliet_path=str(directory))
+        content = image.contents.get(name)
+        data = Path(image.sources[name]).read_bytes() if content is None else content
+        iso.add_fp(io.BytesIO(data), len(data), str(path), rr_name=path.name, joliet_path=str(path))
     os.makedirs(os.path.dirname(image.output), exist_ok=True)
     iso.write(f"{image.output}.new")
     iso.close()

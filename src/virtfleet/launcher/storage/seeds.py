@@ -25,16 +25,19 @@ class Layout(NamedTuple):
     """Where the files of a data source are, and what hook sidecars know it by."""
 
     name: str
+    label: str
+    """Of the disk, by which cloud-init finds it."""
     user: str
     network: str
     metadata: str
     metadata_field: str
 
 
-NO_CLOUD = Layout("noCloud", "user-data", "network-config", "meta-data", "NoCloudMetaData")
+NO_CLOUD = Layout("noCloud", "cidata", "user-data", "network-config", "meta-data", "NoCloudMetaData")
 _LATEST = "openstack/latest"
 CONFIG_DRIVE = Layout(
     "configDrive",
+    "config-2",
     f"{_LATEST}/user_data",
     f"{_LATEST}/network_data.json",
     f"{_LATEST}/meta_data.json",
@@ -42,34 +45,35 @@ CONFIG_DRIVE = Layout(
 )
 
 
-def no_cloud(vmi: VMI, volume: Volume) -> Files:
-    """The NoCloud data source: a disk labelled cidata."""
-    source = volume.cloud_init_no_cloud
-    assert source is not None
-    user, network = _data(volume.name, source)
-    metadata = {
-        "instance-type": _instance_type(vmi),
-        "instance-id": _identity(vmi),
-        "local-hostname": traits.hostname(vmi),
-        "public-keys": _ssh_keys(vmi, "no_cloud"),
-    }
-    return _files(NO_CLOUD, user, network, metadata)
+def layout(volume: Volume) -> Layout:
+    return NO_CLOUD if volume.cloud_init_no_cloud else CONFIG_DRIVE
 
 
-def config_drive(vmi: VMI, volume: Volume) -> Files:
-    """OpenStack's config drive: a disk labelled config-2."""
-    source = volume.cloud_init_config_drive
+def files(vmi: VMI, volume: Volume) -> Files:
+    """The files of a volume's data source."""
+    metadata: dict[str, Any]
+    if source := volume.cloud_init_no_cloud:
+        metadata = {
+            "instance-type": _instance_type(vmi),
+            "instance-id": _identity(vmi),
+            "local-hostname": traits.hostname(vmi),
+            "public-keys": _ssh_keys(vmi, "no_cloud"),
+        }
+    else:
+        source = volume.cloud_init_config_drive
+        metadata = {
+            "instance_type": _instance_type(vmi),
+            "instance_id": f"{vmi.metadata.name}.{vmi.metadata.namespace}",
+            "hostname": traits.hostname(vmi),
+            "uuid": _identity(vmi),
+            "devices": _tagged(vmi),
+            "public_keys": _ssh_keys(vmi, "config_drive"),
+        }
     assert source is not None
     user, network = _data(volume.name, source)
-    metadata = {
-        "instance_type": _instance_type(vmi),
-        "instance_id": f"{vmi.metadata.name}.{vmi.metadata.namespace}",
-        "hostname": traits.hostname(vmi),
-        "uuid": _identity(vmi),
-        "devices": _tagged(vmi),
-        "public_keys": _ssh_keys(vmi, "config_drive"),
-    }
-    return _files(CONFIG_DRIVE, user, network, metadata)
+    told = msgspec.json.encode({key: value for key, value in metadata.items() if value})
+    place = layout(volume)
+    return {place.user: user, place.metadata: told, **({place.network: network} if network else {})}
 
 
 def _tagged(vmi: VMI) -> list[dict[str, Any]]:
@@ -82,14 +86,6 @@ def _tagged(vmi: VMI) -> list[dict[str, Any]]:
         for kind, address, more, tag in found
         if tag and address
     ]
-
-
-def _files(layout: Layout, user: bytes, network: bytes, metadata: dict[str, Any]) -> Files:
-    return {
-        layout.user: user,
-        layout.metadata: _json(metadata),
-        **({layout.network: network} if network else {}),
-    }
 
 
 def _data(volume: str, source: CloudInitSource) -> tuple[bytes, bytes]:
@@ -114,12 +110,9 @@ def _text(volume: str, field: str, plain: str, encoded: str) -> bytes:
 
 
 def _secret(volume: str, part: str, keys: tuple[str, ...]) -> bytes:
-    directory = Path(paths.cloud_init_secret(volume, part))
-    for key in keys:
-        try:
-            return (directory / key).read_bytes()
-        except FileNotFoundError:
-            continue
+    files = [Path(paths.cloud_init_secret(volume, part), key) for key in keys]
+    if found := next((file for file in files if file.is_file()), None):
+        return found.read_bytes()
     raise Failure(f"volume {volume!r}: its Secret has no key {keys[0]}")
 
 
@@ -147,7 +140,3 @@ def _identity(vmi: VMI) -> str:
 def _instance_type(vmi: VMI) -> str:
     notes = vmi.metadata.annotations
     return next((notes[name] for name in reversed(names.INSTANCETYPES) if name in notes), "")
-
-
-def _json(metadata: dict[str, Any]) -> bytes:
-    return msgspec.json.encode({key: value for key, value in metadata.items() if value})

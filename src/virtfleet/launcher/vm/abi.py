@@ -8,7 +8,7 @@ left.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from xml.etree.ElementTree import Element
 
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
@@ -17,7 +17,7 @@ from virtfleet.domain import abi
 from virtfleet.domain.context import Host
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.interfaces import pci_address
-from virtfleet.domain.xml import add, child
+from virtfleet.domain.xml import add, attribute, child
 from virtfleet.hypervisors.base import own_alias
 from virtfleet.protocol import messages as m
 
@@ -27,31 +27,27 @@ _CONTROLLER = "controller/pci:"
 
 def record(domain: Element) -> m.GuestABI:
     """What the guest of a running domain relies on."""
-    system, loader, variables = (domain.find(f"os/{part}") for part in ("type", "loader", "nvram"))
-    cpu = domain.find("cpu[@mode='custom']")
-    devices = domain.find("devices")
-    entries = [_entry(name, device) for name, device in _named(devices)] if devices is not None else []
+    entries = [_entry(name, device) for name, device in _named(domain.iterfind("devices/*"))]
     return m.GuestABI(
-        machine=system.get("machine", "") if system is not None else "",
-        loader=(loader.text or "") if loader is not None else "",
-        variables=variables.get("template", "") if variables is not None else "",
-        secure_boot=loader is not None and loader.get("secure") == "yes",
+        machine=attribute(domain, "os/type", "machine"),
+        loader=domain.findtext("os/loader", ""),
+        variables=attribute(domain, "os/nvram", "template"),
+        secure_boot=attribute(domain, "os/loader", "secure") == "yes",
         devices=[entry for entry in entries if entry.address or entry.mac or entry.target],
-        cpu_model=cpu.findtext("model", "") if cpu is not None else "",
+        cpu_model=domain.findtext("cpu[@mode='custom']/model", ""),
         cpu_features=[
             ("-" if feature.get("policy") in ("disable", "forbid") else "") + feature.get("name", "")
-            for feature in (cpu.findall("feature") if cpu is not None else ())
+            for feature in domain.iterfind("cpu[@mode='custom']/feature")
         ],
     )
 
 
 def _entry(name: str, device: Element) -> m.GuestDevice:
-    mac, target = device.find("mac"), device.find("target")
     return m.GuestDevice(
         name=name,
         address=_address(device),
-        mac=mac.get("address", "").lower() if mac is not None else "",
-        target=target.get("dev", "") if target is not None and device.tag == "disk" else "",
+        mac=attribute(device, "mac", "address").lower(),
+        target=attribute(device, "target", "dev") if device.tag == "disk" else "",
     )
 
 
@@ -131,19 +127,18 @@ def _keep_cpu(document: Element, known: GuestCPU) -> None:
         add(cpu, "feature", name=name.removeprefix("-"), policy="disable" if name[0] == "-" else "require")
 
 
-def _named(devices: Element) -> Iterator[tuple[str, Element]]:
+def _named(devices: Iterable[Element]) -> Iterator[tuple[str, Element]]:
     numbers: Counter[str] = Counter()
     for device in devices:
-        target, inner = device.find("target"), device.find("model")
-        model = device.get("model") or (inner.get("type") if inner is not None else "")
+        model = device.get("model") or attribute(device, "model", "type")
         if device.tag == "controller":
-            model = f"{device.get('type')}:{model or ''}"
+            model = f"{device.get('type')}:{model}"
         elif not model:
-            model = (target.get("bus") if target is not None else "") or device.get("type")
-        kind = f"{device.tag}/{model or ''}"
+            model = attribute(device, "target", "bus") or device.get("type", "")
+        kind = f"{device.tag}/{model}"
         name = own_alias(device) or device.get("index", "")
-        if not name and device.tag == "filesystem" and target is not None:
-            name = target.get("dir", "")
+        if not name and device.tag == "filesystem":
+            name = attribute(device, "target", "dir")
         if not name:
             name = str(numbers[kind])
             numbers[kind] += 1

@@ -15,16 +15,15 @@ import libvirt
 import msgspec
 
 from virtfleet.launcher.failure import Failure
-from virtfleet.protocol.messages import Executed, GuestFilesystem, GuestInfo, GuestInterface, GuestUser
+from virtfleet.protocol.messages import GuestFilesystem, GuestInfo, GuestInterface, GuestUser
 
 T = TypeVar("T")
 Ask = Callable[..., Awaitable[Any]]
 
 SECONDS = 5  # for the answer to a command, after as many in which the agent has to show that it is there
-FREEZE_SECONDS = 30  # file systems write down what they hold
 LONGEST = 256 << 10  # bytes of an answer
 _ENTRIES, _LETTERS = 256, 256
-_OUTPUT = 64 << 10  # bytes of what a command in the guest printed
+OUTPUT = 64 << 10  # bytes of what a command in the guest printed
 _MAC = re.compile(r"([0-9a-f]{2}:){5}[0-9a-f]{2}", re.IGNORECASE)
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -45,11 +44,8 @@ class _About(msgspec.Struct):
     supported_commands: list[_Command] = []
 
 
-class _Host(_Said):
+class _Names(_Said):
     host_name: str = ""
-
-
-class _Timezone(_Said):
     zone: str = ""
 
 
@@ -83,21 +79,20 @@ class _Interface(_Said):
     ip_addresses: list[_Address] = []
 
 
-class _Process(_Said):
+class Process(_Said):
+    """A command that was started in the guest."""
+
     pid: Count = 0
 
 
-class _Ended(_Said):
+class Ended(_Said):
+    """How it has ended, if it has."""
+
     exited: bool = False
     exitcode: Code = 0
     signal: Code = 0
     out_data: bytes = b""
     err_data: bytes = b""
-
-
-def limit_waiting(domain: libvirt.virDomain) -> None:
-    """Calls that libvirt passes on to the agent by itself must not wait for it for ever, which is the default."""
-    domain.agentSetResponseTimeout(SECONDS, 0)
 
 
 def command(
@@ -112,7 +107,8 @@ def command(
     import libvirt_qemu  # only guests with this agent need it
 
     request = {"execute": execute, **({"arguments": arguments} if arguments else {})}
-    limit_waiting(domain)  # its first sign of life as well
+    # Its first sign of life must not be waited for for ever either, which is libvirt's default.
+    domain.agentSetResponseTimeout(SECONDS, 0)
     try:
         answer = libvirt_qemu.qemuAgentCommand(domain, msgspec.json.encode(request).decode(), max(1, seconds), 0)
     except (ValueError, SystemError):  # no UTF-8, in an answer or in what libvirt quotes of it; its binding fails then
@@ -145,47 +141,39 @@ async def info(ask: Ask) -> GuestInfo:
         return await ask(execute, kind) if execute in known else kind()
 
     system = await answered("guest-get-osinfo", dict[str, str])
+    host, zone = await answered("guest-get-host-name", _Names), await answered("guest-get-timezone", _Names)
+    links: list[_Interface] = await answered("guest-network-get-interfaces", list[_Interface])
+    users: list[_User] = await answered("guest-get-users", list[_User])
+    mounted: list[_Filesystem] = await answered("guest-get-fsinfo", list[_Filesystem])
     return GuestInfo(
         agent_version=clean(about.version),
         commands=sorted(map(clean, known))[:_ENTRIES],
         os={clean(key): clean(value) for key, value in list(system.items())[:_ENTRIES]},
-        hostname=clean((await answered("guest-get-host-name", _Host)).host_name),
-        timezone=clean((await answered("guest-get-timezone", _Timezone)).zone),
-        interfaces=interfaces(await answered("guest-network-get-interfaces", list[_Interface])),
-        users=users(await answered("guest-get-users", list[_User])),
-        filesystems=filesystems(await answered("guest-get-fsinfo", list[_Filesystem])),
+        hostname=clean(host.host_name),
+        timezone=clean(zone.zone),
+        interfaces=[
+            GuestInterface(
+                name=clean(i.name),
+                mac=i.hardware_address if _MAC.fullmatch(i.hardware_address) else "",
+                addresses=list(_addresses(i.ip_addresses[:_ENTRIES])),
+            )
+            for i in links[:_ENTRIES]
+        ],
+        users=[
+            GuestUser(name=clean(u.user), domain=clean(u.domain), login_time=u.login_time) for u in users[:_ENTRIES]
+        ],
+        filesystems=[
+            GuestFilesystem(
+                name=clean(f.name),
+                mountpoint=clean(f.mountpoint),
+                type=clean(f.type),
+                used_bytes=f.used_bytes,
+                total_bytes=f.total_bytes,
+                disks=[clean(disk.serial) for disk in f.disk[:_ENTRIES] if disk.serial],
+            )
+            for f in mounted[:_ENTRIES]
+        ],
     )
-
-
-def users(logged_in: list[_User]) -> list[GuestUser]:
-    return [
-        GuestUser(name=clean(u.user), domain=clean(u.domain), login_time=u.login_time) for u in logged_in[:_ENTRIES]
-    ]
-
-
-def filesystems(mounted: list[_Filesystem]) -> list[GuestFilesystem]:
-    return [
-        GuestFilesystem(
-            name=clean(f.name),
-            mountpoint=clean(f.mountpoint),
-            type=clean(f.type),
-            used_bytes=f.used_bytes,
-            total_bytes=f.total_bytes,
-            disks=[clean(disk.serial) for disk in f.disk[:_ENTRIES] if disk.serial],
-        )
-        for f in mounted[:_ENTRIES]
-    ]
-
-
-def interfaces(links: list[_Interface]) -> list[GuestInterface]:
-    return [
-        GuestInterface(
-            name=clean(i.name),
-            mac=i.hardware_address if _MAC.fullmatch(i.hardware_address) else "",
-            addresses=list(_addresses(i.ip_addresses[:_ENTRIES])),
-        )
-        for i in links[:_ENTRIES]
-    ]
 
 
 def _addresses(entries: Iterable[_Address]) -> Iterable[str]:
@@ -194,35 +182,3 @@ def _addresses(entries: Iterable[_Address]) -> Iterable[str]:
             yield str(ip_interface(f"{address.ip_address.partition('%')[0]}/{address.prefix}"))
         except ValueError:
             continue
-
-
-async def frozen(ask: Ask) -> bool:
-    return bool(await ask("guest-fsfreeze-status", str) == "frozen")
-
-
-async def freeze(ask: Ask) -> None:
-    """Make the file systems quiet, unless they are already: the agent takes a second request for a mistake."""
-    if not await frozen(ask):
-        await ask("guest-fsfreeze-freeze", int, seconds=FREEZE_SECONDS)
-
-
-async def thaw(ask: Ask) -> None:
-    await ask("guest-fsfreeze-thaw", int, urgent=True)
-
-
-async def begin(ask: Ask, words: list[str]) -> int:
-    """Start a command in the guest; the answer is its process."""
-    if not words:
-        raise Failure("there is no command to run in the guest")
-    arguments = {"path": words[0], "arg": words[1:], "capture-output": True}
-    process: _Process = await ask("guest-exec", _Process, arguments)
-    return process.pid
-
-
-async def ending(ask: Ask, process: int) -> Executed | None:
-    """How a command in the guest has ended, if it has."""
-    status: _Ended = await ask("guest-exec-status", _Ended, {"pid": process})
-    if not status.exited:
-        return None
-    code = 128 + status.signal if status.signal else status.exitcode
-    return Executed(exit_code=code, stdout=status.out_data[:_OUTPUT], stderr=status.err_data[:_OUTPUT])

@@ -11,12 +11,10 @@ import asyncio
 import logging
 import os
 import tty
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from virtfleet.work import tasks
+from virtfleet.work import sockets, tasks
 
 logger = logging.getLogger(__name__)
 
@@ -34,17 +32,15 @@ class Console:
         self._attached: set[asyncio.StreamWriter] = set()
         self._typing = asyncio.Lock()
         self._server: asyncio.Server | None = None
-        self._showing: asyncio.Task[None] | None = None
+        self._showing = tasks.Owned()
 
     async def start(self) -> None:
         self._socket.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._attach, self._socket)
-        self._showing = tasks.keep(self._show, "console")
+        self._showing.add(tasks.keep(self._show, "console"))
 
     async def close(self) -> None:
-        if self._showing:
-            self._showing.cancel()
-            await asyncio.gather(self._showing, return_exceptions=True)
+        await self._showing.end()
         if self._server:
             self._server.close()
         for writer in self._attached:
@@ -78,28 +74,17 @@ class Console:
 
     async def _read(self) -> bytes:
         """The next that the terminal says; nothing when its other end is closed."""
-        loop = asyncio.get_running_loop()
         while True:
             try:
                 return os.read(self._terminal, _CHUNK)
             except BlockingIOError:
-                await self._until(loop.add_reader, loop.remove_reader)
+                await sockets.ready(self._terminal, writable=False)
             except OSError:
                 return b""
 
     async def _write(self, data: bytes) -> None:
-        loop = asyncio.get_running_loop()
         while data:
             try:
                 data = data[os.write(self._terminal, data) :]
             except BlockingIOError:
-                await self._until(loop.add_writer, loop.remove_writer)
-
-    async def _until(self, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
-        """Wait until the terminal can be read or written."""
-        possible = asyncio.Event()
-        add(self._terminal, possible.set)
-        try:
-            await possible.wait()
-        finally:
-            remove(self._terminal)
+                await sockets.ready(self._terminal, writable=True)

@@ -10,10 +10,10 @@ import asyncio
 import base64
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from virtfleet.api.traits import SET_KEYS, SET_PASSWORD, agent_command
+from virtfleet.api.traits import SET_KEYS, SET_PASSWORD
 from virtfleet.api.vmi import AccessCredential
 from virtfleet.domain import paths
 from virtfleet.launcher.failure import Failure
@@ -26,12 +26,7 @@ _AGAIN = 300.0  # after which the guest is told again what it knows
 _LARGEST = 64 << 10  # bytes of a file
 
 
-def by_agent(credentials: Sequence[AccessCredential]) -> list[AccessCredential]:
-    """Those that reach the guest through its agent."""
-    return [credential for credential in credentials if agent_command(credential)]
-
-
-def commands(credentials: Sequence[AccessCredential]) -> list[tuple[str, str, dict[str, object]]]:
+def commands(credentials: Iterable[AccessCredential]) -> list[tuple[str, str, dict[str, object]]]:
     """What to say to the agent: a user and a command with its arguments each."""
     keys: dict[str, list[str]] = defaultdict(list)
     passwords: dict[str, bytes] = {}
@@ -42,20 +37,13 @@ def commands(credentials: Sequence[AccessCredential]) -> list[tuple[str, str, di
                 keys[user] += [line for line in lines if line and not line.startswith("#")]
         elif credential.user_password:
             passwords |= _files(credential.user_password.source)
-    return [
-        *(
-            (user, SET_KEYS, {"username": user, "keys": list(dict.fromkeys(own)), "reset": True})
-            for user, own in keys.items()
-        ),
-        *(
-            (
-                user,
-                SET_PASSWORD,
-                {"username": user, "password": base64.b64encode(word).decode(), "crypted": False},
-            )
-            for user, word in passwords.items()
-        ),
-    ]
+    told: list[tuple[str, str, dict[str, object]]] = []
+    for user, own in keys.items():
+        told.append((user, SET_KEYS, {"username": user, "keys": list(dict.fromkeys(own)), "reset": True}))
+    for user, word in passwords.items():
+        password = base64.b64encode(word).decode()
+        told.append((user, SET_PASSWORD, {"username": user, "password": password, "crypted": False}))
+    return told
 
 
 def _files(source: object) -> dict[str, bytes]:

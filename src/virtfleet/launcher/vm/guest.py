@@ -24,20 +24,19 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths
 from virtfleet.domain.context import Context, Host
 from virtfleet.domain.errors import DomainError
-from virtfleet.domain.xml import text
+from virtfleet.domain.xml import child, text
 from virtfleet.hypervisors.base import Descriptor, Events, Hypervisor
 from virtfleet.launcher.failure import Failure
 from virtfleet.launcher.guestnet.network import Network
 from virtfleet.launcher.libvirtd import host
-from virtfleet.launcher.libvirtd.connection import Connection, ask_vmm
+from virtfleet.launcher.libvirtd.connection import Connection, Domain, ask_vmm, in_a_known_way
 from virtfleet.launcher.node import emulators
 from virtfleet.launcher.server import Handlers, Updates
 from virtfleet.launcher.sharing import neighbours
 from virtfleet.launcher.storage import disks
-from virtfleet.launcher.vm import abi, credentials, growth, live, metrics, plugging, states
+from virtfleet.launcher.vm import abi, live, metrics, states
 from virtfleet.launcher.vm.console import Console
 from virtfleet.launcher.vm.credentials import Credentials
-from virtfleet.launcher.vm.domain import Domain, in_a_known_way
 from virtfleet.launcher.vm.hooks import Hooks
 from virtfleet.launcher.vm.metrics import Metric
 from virtfleet.launcher.vm.moves import Arrival, Departures
@@ -84,7 +83,7 @@ class Guest:
         self._started = False
         self._accompanied = False
         self._sweeps = False  # an image may be open that no disk has any more
-        self._departures = Departures(self._connection, name, hypervisor, say=self._stirred.set)
+        self.departures = Departures(self._connection, name, hypervisor, say=self._stirred.set)
         self._arrival = Arrival(self._connection, self._domain, hypervisor)
         self._here = Host()
         self._formats: dict[str, str] = {}
@@ -105,19 +104,11 @@ class Guest:
             m.Kill: self._kill,
             m.GetDocument: self._arrival.get_document,
             m.Depart: self._depart,
-            m.AbortDeparture: self._departures.abort,
-            m.Stay: self._departures.stay,
+            m.AbortDeparture: self.departures.abort,
+            m.Stay: self.departures.stay,
             m.Arrive: self.arrive,
             **{request: partial(self._operate, do) for request, do in self._operations.handlers().items()},
         }
-
-    async def prepared(self) -> None:
-        """A target is ready for the guest; its memory goes when this has returned."""
-        await self._departures.prepared()
-
-    async def parted(self) -> None:
-        """The connection by which the guest moves is lost; wait until libvirt may know."""
-        await self._departures.parted()
 
     def start(self) -> None:
         """Connect to libvirt, and follow what the domain does."""
@@ -131,7 +122,7 @@ class Guest:
         self._operations.close()
         if self._console:
             await self._console.close()
-        self._departures.close()
+        self.departures.close()
         await self._tasks.end()
         await self._connection.stop()
 
@@ -151,8 +142,7 @@ class Guest:
             else:
                 await self._adjust(wanted, request.node)
             await self._accompany()
-        await self._look()
-        return self._updates.latest.state
+        return await self._look()
 
     async def prepare(self, request: m.Prepare) -> m.DomainState:
         """Make everything ready that a start would need, and start nothing. May be repeated."""
@@ -160,8 +150,7 @@ class Guest:
         async with self._syncing:
             if not self.ended.is_set() and not self._started:
                 self._arrival.expect(request.migration, await self._ready(vmi, request))
-        await self._look()
-        return self._updates.latest.state
+        return await self._look()
 
     async def arrive(self, request: m.Arrive) -> m.DomainState:
         """Let the guest run that another node has let go of. From then on the domain is as if started here."""
@@ -171,26 +160,26 @@ class Guest:
                 self._started = True
                 self._operations.set_clock()
                 logger.info("the domain %s has arrived", self._domain.name)
-        await self._look()
+        state = await self._look()
         try:
             async with self._syncing:
                 await self._accompany()
         except Failure as error:
             logger.warning("%s; it is tried again", error)
-        return self._updates.latest.state
+        return state
 
     async def _depart(self, request: m.Depart) -> m.Done:
         if not self._started or self.ended.is_set():
             raise Failure("the VM does not run here")
         async with self._syncing:
-            return self._departures.begin(request)
+            return self.departures.begin(request)
 
     async def _operate(self, operation: Callable[[Any], Awaitable[m.Message]], request: m.Message) -> m.Message:
         """Only on a guest that runs here. Whether it stands still is settled before it goes elsewhere."""
         probe = isinstance(request, m.GuestPing | m.GuestExec)
         if not self._started and not (probe and self._resting()):
             raise Failure("the VM does not run here")
-        if isinstance(request, m.Pause | m.Unpause) and self._departures.going_on:
+        if isinstance(request, m.Pause | m.Unpause) and self.departures.going_on:
             raise Failure("the VM is on its way to another node; try again when it is there, or end its migration")
         return await operation(request)
 
@@ -198,9 +187,9 @@ class Guest:
         """What the domain's document names, made unless it runs; the answer is the document."""
         self._grace = traits.grace(vmi)
         self._unprobed = vmi.metadata.annotations.get(names.PAUSE_PROBES) == "true"
-        self._credentials.wanted = credentials.by_agent(vmi.spec.access_credentials)
+        self._credentials.wanted = list(filter(traits.agent_command, vmi.spec.access_credentials))
         self._node_name = vmi.status.node_name
-        await self._network.serve(request.node)
+        self._network.serve(request.node)
         if not self._started:
             emulators.put(self._hypervisor, request.emulators)
             self._formats, self._here = await asyncio.gather(disks.formats(vmi), self._domain.run(host.inspect))
@@ -240,7 +229,7 @@ class Guest:
                     return  # an answer was lost on the way
                 # What a start that failed has left is defined anew, by its identity: undefining would take the
                 # guest's firmware variables and TPM along.
-                _identify(wanted, defined.UUIDString())
+                child(wanted, "uuid").text = defined.UUIDString()
             domain = connection.defineXMLFlags(text(wanted), libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
             domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
 
@@ -287,7 +276,7 @@ class Guest:
         Where nobody answers because the guest is on the way, ending a Pod of it would lose the guest.
         """
         state = self._updates.latest.state
-        moves = self._departures.going_on or (self._arrival.expected and not self._started)
+        moves = self.departures.going_on or (self._arrival.expected and not self._started)
         return self._unprobed or bool(moves) or (state.status, state.reason) == (m.Status.PAUSED, "User")
 
     async def _metrics(self) -> list[Metric]:
@@ -310,14 +299,14 @@ class Guest:
                 return
             running = ET.fromstring(domain.XMLDesc())
             change = live.changes(running, wanted, self._hypervisor.identity, self._hooks.own)
-            more = growth.of(running, node, self._hypervisor)
-            if self._departures.going_on:
+            more = live.growth(running, node, self._hypervisor)
+            if self.departures.going_on:
                 if any(change) or more:
                     raise Failure("the VM is on its way to another node; it is changed when it is there")
                 return
             if change.attach or change.update:
                 self._sweep(domain, running)  # or what was plugged out a moment ago could not be plugged in again
-            plugging.carry_out(domain, change, partial(more.apply, domain, running))
+            live.carry_out(domain, change, partial(more.apply, domain, running))
 
         await self._domain(adjust)
 
@@ -334,7 +323,7 @@ class Guest:
             logger.info("event %s %s", event.kind, event.detail)
             self._updates.publish(m.Update(state=self._updates.latest.state, event=event))
         self._stirred.set()
-        self._departures.stir()
+        self.departures.stir()
 
     async def _keep_looking(self) -> None:
         """Look after every event, and now and then without one: some changes come without any.
@@ -365,26 +354,24 @@ class Guest:
             return m.DomainState(m.Status.SHUTOFF, "Shutdown", present.name, present.uuid)
         return present
 
-    async def _look(self) -> None:
+    async def _look(self) -> m.DomainState:
         """See what the domain does now, and tell everybody if that is news."""
         async with self._looking:
             if self.ended.is_set():
-                return
+                return self._updates.latest.state
             # Before libvirt has said that the start went well, a domain may be seen that never comes to run.
-            present = m.DomainState()
-            if self._started:
-                present = await self._present()
+            present = await self._present() if self._started else m.DomainState()
             state = msgspec.structs.replace(
-                self._departures.seen(present) if self._started else present,
+                self.departures.seen(present) if self._started else present,
                 frozen=self._operations.frozen(present.agent),
                 killed=self._killed,
                 stopping=self._deadline is not None,
-                migration=self._departures.report(present) or await self._arrival.report(),
+                migration=self.departures.report(present) or await self._arrival.report(),
                 credentials=self._credentials.report,
             )
             before = self._updates.latest.state
             self._sweeps = self._sweeps or bool(before.disks.keys() - state.disks.keys())
-            if self._sweeps and present.status is m.Status.RUNNING and not self._departures.going_on:
+            if self._sweeps and present.status is m.Status.RUNNING and not self.departures.going_on:
                 with suppress(Failure):
                     await self._domain(self._sweep)
             if (state.status, state.reason) != (before.status, before.reason):
@@ -393,10 +380,10 @@ class Guest:
                 self._updates.publish(m.Update(state=state))
             if self._started and state.status.ended:
                 self.ended.set()
+            return state
 
     async def _state(self, _: m.GetState) -> m.DomainState:
-        await self._look()
-        return self._updates.latest.state
+        return await self._look()
 
     # How it ends.
 
@@ -406,14 +393,12 @@ class Guest:
             await self._arrival.give_up()
             self.ended.set()
             return m.Done()
-        await self._departures.give_up()
+        await self.departures.give_up()
         grace = self._grace if request.grace_seconds is None else request.grace_seconds
         deadline = asyncio.get_running_loop().time() + grace
-        if self._deadline is not None:
-            self._deadline = min(self._deadline, deadline)
-            return m.Done()
-        self._deadline = deadline
-        self._background("shutdown", self._shut_down)
+        if self._deadline is None:
+            self._background("shutdown", self._shut_down)
+        self._deadline = min(self._deadline or deadline, deadline)
         return m.Done()
 
     async def _shut_down(self) -> None:
@@ -465,13 +450,6 @@ def _read(request: m.Sync) -> VMI:
 
 def _dotted(version: int) -> str:
     return f"{version // 1_000_000}.{version // 1_000 % 1_000}.{version % 1_000}"
-
-
-def _identify(document: ET.Element, uuid: str) -> None:
-    identity = document.find("uuid")
-    if identity is None:
-        identity = ET.SubElement(document, "uuid")
-    identity.text = uuid
 
 
 def _ask_to_shut_down(of: Descriptor, domain: libvirt.virDomain) -> None:

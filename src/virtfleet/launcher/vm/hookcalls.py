@@ -1,16 +1,13 @@
 """Calls hook sidecars, as a short-lived child: `python -m virtfleet.launcher.vm.hookcalls DIRECTORY < call.json`.
 
 Each has a directory, in which it listens on a socket and speaks gRPC: `Info` tells which hook points it wants to be
-asked at, and with which priority. Messages have fields of bytes and numbers only, and are read and written right here.
+asked at, and with which priority. Messages have fields of bytes and numbers only, and need no generated code.
 """
 
 from __future__ import annotations
 
-import os
-import stat
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +21,10 @@ _COMING = 60.0  # seconds for a sidecar's socket to be there, and to answer
 _CALL = 20.0  # seconds for one answer
 _LARGEST = 1 << 20  # bytes of an answer
 _NAME, _POINTS, _VERSIONS, _PRIORITY = 1, 3, 4, 2  # numbers of fields
+
+
+Fields = dict[int, list[Any]]
+"""Of a message: bytes and numbers, by the number of the field."""
 
 
 class Call(msgspec.Struct):
@@ -54,38 +55,24 @@ def encode(fields: dict[int, bytes]) -> bytes:
     return b"".join(_varint(number << 3 | 2) + _varint(len(data)) + data for number, data in fields.items())
 
 
-def decode(message: bytes) -> dict[int, list[bytes | int]]:
-    """Fields of a message, by number. Raises ValueError where it is none."""
-    fields: dict[int, list[bytes | int]] = {}
-    at = 0
-    while at < len(message):
-        key, at = _number(message, at)
-        value, at = _number(message, at)
-        if key & 7 == 0:
-            fields.setdefault(key >> 3, []).append(value)
-        elif key & 7 == 2 and at + value <= len(message):
-            fields.setdefault(key >> 3, []).append(message[at : at + value])
-            at += value
-        else:
-            raise ValueError("not a message of bytes and numbers")
+def decode(message: bytes) -> Fields:
+    """Fields of a message, by number. Raises DecodeError where it is none."""
+    from google.protobuf.empty_pb2 import Empty
+    from google.protobuf.message import DecodeError
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    fields: Fields = {}
+    found = UnknownFieldSet(Empty.FromString(message))
+    for field in (found[index] for index in range(len(found))):
+        if field.wire_type not in (0, 2):
+            raise DecodeError("not a message of bytes and numbers")
+        fields.setdefault(field.field_number, []).append(field.data)
     return fields
 
 
 def _varint(number: int) -> bytes:
     low = bytes([number & 0x7F])
     return low if number < 0x80 else bytes([low[0] | 0x80]) + _varint(number >> 7)
-
-
-def _number(message: bytes, at: int) -> tuple[int, int]:
-    number = 0
-    for shift in range(0, 70, 7):
-        if at >= len(message):
-            break
-        number |= (message[at] & 0x7F) << shift
-        at += 1
-        if message[at - 1] < 0x80:
-            return number, at
-    raise ValueError("cut off")
 
 
 def answered(call: Call, directory: Path) -> dict[int, bytes]:
@@ -114,7 +101,7 @@ def _introduced(number: int, directory: Path, deadline: float) -> Sidecar:
     raise SidecarError(f"sidecar {number} did not answer within {_COMING:.0f} s: {trouble}")
 
 
-def _described(number: int, socket: str, info: dict[int, list[bytes | int]]) -> Sidecar:
+def _described(number: int, socket: str, info: Fields) -> Sidecar:
     offered = {version.decode(errors="replace") for version in _bytes(info, _VERSIONS)}
     version = max(offered & VERSIONS.keys(), default="")
     if not version:
@@ -124,43 +111,31 @@ def _described(number: int, socket: str, info: dict[int, list[bytes | int]]) -> 
     return Sidecar(number, socket, _text(info, _NAME), version, priorities)
 
 
-def _bytes(fields: dict[int, list[bytes | int]], number: int) -> list[bytes]:
+def _bytes(fields: Fields, number: int) -> list[bytes]:
     return [value for value in fields.get(number, ()) if isinstance(value, bytes)]
 
 
-def _text(fields: dict[int, list[bytes | int]], number: int) -> str:
+def _text(fields: Fields, number: int) -> str:
     return b"".join(_bytes(fields, number)[-1:]).decode(errors="replace")
 
 
-def _integer(value: bytes | int) -> int:
+def _integer(value: object) -> int:
     """A number as the message means it: what is negative is written as a large one."""
-    if isinstance(value, bytes):
+    if not isinstance(value, int):
         return 0
     return value - (1 << 64) if value >> 63 else value
 
 
-def _sockets(directory: Path) -> Iterator[str]:
+def _sockets(directory: Path) -> list[str]:
     """What a sidecar listens on; a link is none, and would lead elsewhere."""
-    try:
-        names = sorted(os.listdir(directory))
-    except FileNotFoundError:
-        return
-    for name in names:
-        try:
-            if stat.S_ISSOCK(os.lstat(directory / name).st_mode):
-                yield str(directory / name)
-        except FileNotFoundError:
-            continue
+    return [str(path) for path in sorted(directory.glob("*")) if path.is_socket() and not path.is_symlink()]
 
 
-def _called(number: int, socket: str, method: str, message: bytes) -> dict[int, list[bytes | int]]:
+def _called(number: int, socket: str, method: str, message: bytes) -> Fields:
     import grpc
 
     # Without an authority grpc sends the socket's path as one, which servers written in Go refuse.
-    options: list[tuple[str, Any]] = [
-        ("grpc.default_authority", "localhost"),
-        ("grpc.max_receive_message_length", _LARGEST),
-    ]
+    options = [("grpc.default_authority", "localhost"), ("grpc.max_receive_message_length", _LARGEST)]
     with grpc.insecure_channel(f"unix://{socket}", options=options) as channel:
         try:
             said: bytes = channel.unary_unary(method)(message, timeout=_CALL)
@@ -170,10 +145,12 @@ def _called(number: int, socket: str, method: str, message: bytes) -> dict[int, 
     return _decoded(number, said)
 
 
-def _decoded(number: int, message: bytes) -> dict[int, list[bytes | int]]:
+def _decoded(number: int, message: bytes) -> Fields:
+    from google.protobuf.message import DecodeError
+
     try:
         return decode(message)
-    except ValueError as error:
+    except DecodeError as error:
         raise SidecarError(f"sidecar {number} answers with something else than a message: {error}") from None
 
 

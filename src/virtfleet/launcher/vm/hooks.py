@@ -17,7 +17,8 @@ from virtfleet.domain import paths
 from virtfleet.domain.xml import text
 from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.storage.seeds import CONFIG_DRIVE, NO_CLOUD, Files
+from virtfleet.launcher.storage import seeds
+from virtfleet.launcher.storage.seeds import Files
 from virtfleet.launcher.vm import live
 from virtfleet.launcher.vm.hookcalls import Call
 from virtfleet.work import commands
@@ -59,7 +60,7 @@ class Hooks:
         """The files of a cloud-init disk as the sidecars want them."""
         if not self._count:
             return files
-        layout = NO_CLOUD if volume.cloud_init_no_cloud else CONFIG_DRIVE
+        layout = seeds.layout(volume)
         user, network = (files.get(name, b"").decode(errors="replace") for name in (layout.user, layout.network))
         metadata = {layout.metadata_field: msgspec.json.decode(files[layout.metadata])}
         data = {"DataSource": layout.name, "UserData": user, "NetworkData": network, "VolumeName": volume.name}

@@ -148,13 +148,13 @@ async def serve_channel(report: Report, socket: str = paths.DOWNWARD_METRICS_SOC
 async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, report: Report) -> None:
     while True:
         request = await reader.readuntil(_END)
+        answer = b"INVALID REQUEST"
         if request.strip() == _REQUEST:
             try:
-                writer.write(document(await report()) + _END)
+                answer = document(await report())
             except Failure as error:
                 logger.warning("no metrics for the guest: %s", error)
-                writer.write(document([]) + _END)
-        else:
-            writer.write(b"INVALID REQUEST" + _END)
+                answer = document([])
+        writer.write(answer + _END)
         await writer.drain()
         await asyncio.sleep(_PAUSE)  # a guest that asks all the time gets one answer at a time

@@ -20,10 +20,9 @@ from virtfleet.hypervisors.base import Hypervisor
 from virtfleet.hypervisors.migration import Look
 from virtfleet.launcher.channels import ROUTE
 from virtfleet.launcher.failure import Failure
-from virtfleet.launcher.guestnet.announcement import announce
-from virtfleet.launcher.libvirtd.connection import Connection
-from virtfleet.launcher.libvirtd.migration import Departure, arrived, carried, land
-from virtfleet.launcher.vm.domain import Domain
+from virtfleet.launcher.guestnet.network import announce
+from virtfleet.launcher.libvirtd.connection import Connection, Domain
+from virtfleet.launcher.libvirtd.migration import Departure, carried, land, shown
 from virtfleet.protocol import messages as m
 from virtfleet.work import tasks
 
@@ -182,7 +181,7 @@ class Arrival:
         )
 
     async def _complete(self) -> bool:
-        complete = await arrived(self._connection, self._domain.name, self._hypervisor)
+        complete = await shown(self._connection, self._domain.name, self._hypervisor.migration.finish(source=False))
         if complete and not self._complete_since:
             self._complete_since = time.monotonic()
         return complete

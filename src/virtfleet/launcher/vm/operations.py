@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import struct
 import time
+import zlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -13,20 +16,24 @@ from typing import Any, TypeVar
 import libvirt
 
 from virtfleet.launcher.failure import Failure
+from virtfleet.launcher.libvirtd.connection import Domain, in_a_known_way
 from virtfleet.launcher.server import Handlers
-from virtfleet.launcher.vm import agent, picture
-from virtfleet.launcher.vm.domain import Domain, in_a_known_way
+from virtfleet.launcher.vm import agent
 from virtfleet.protocol import messages as m
 from virtfleet.work import tasks
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_FREEZE = 30  # seconds: file systems write down what they hold
 _THAW_AGAIN = 5.0  # seconds between attempts
 _POLL = 0.1  # between questions whether a command in the guest has ended
 _SLACK = 2.0  # for libvirt itself
 PING_FAILED = "GuestAgentPingFailed"
 _LONGEST = 1000  # characters of why
+_PNG = b"\x89PNG\r\n\x1a\n"
+# Magic number, width, height, largest value; comments may stand between them.
+_PIXMAP = re.compile(rb"P6(?:\s+#[^\n]*)*\s+(\d+)(?:\s+#[^\n]*)*\s+(\d+)(?:\s+#[^\n]*)*\s+255\s", re.S)
 _CLOCK_TRIES, _CLOCK_AGAIN = 12, 5.0  # seconds between them: an agent takes a while to be back
 
 
@@ -39,7 +46,7 @@ class Operations:
     def __init__(
         self,
         domain: Domain,
-        look: Callable[[], Awaitable[None]],
+        look: Callable[[], Awaitable[object]],
         tell: Callable[[m.Event], object],
         resting: Callable[[], bool],
     ) -> None:
@@ -87,13 +94,9 @@ class Operations:
     async def _tell_time(self) -> None:
         for _ in range(_CLOCK_TRIES):
             with suppress(Failure):
-                await self._ask("guest-set-time", dict, {"time": time.time_ns()})
+                await self.ask("guest-set-time", dict, {"time": time.time_ns()})
                 return
             await asyncio.sleep(_CLOCK_AGAIN)
-
-    async def ask(self, execute: str, kind: type[T], arguments: dict[str, Any]) -> T:
-        """One question to the guest's agent, for somebody else."""
-        return await self._ask(execute, kind, arguments)
 
     async def _pause(self, _: m.Pause) -> m.Done:
         return await self._done(lambda domain: domain.suspend())
@@ -106,7 +109,7 @@ class Operations:
     async def _soft_reboot(self, _: m.SoftReboot) -> m.Done:
         """By the agent where it answers; libvirt would wait a minute for one that does not."""
         try:
-            await self._ask("guest-ping", dict)
+            await self.ask("guest-ping", dict)
             ways: tuple[int, ...] = (0,)
         except Failure as error:
             logger.info("rebooting without the guest's agent: %s", error)
@@ -125,7 +128,8 @@ class Operations:
     async def _freeze(self, request: m.Freeze) -> m.Done:
         self._forget_to_thaw()
         try:
-            await agent.freeze(self._ask)
+            if not await self._is_frozen():  # the agent takes a second request for a mistake
+                await self.ask("guest-fsfreeze-freeze", int, seconds=_FREEZE)
         except Failure:  # perhaps it is only late, and nobody would thaw what it freezes then
             self._thawing = tasks.keep(partial(self._thaw_after, 0), "thaw")
             raise
@@ -143,7 +147,7 @@ class Operations:
         logger.warning("nobody thawed the guest's file systems; it is done now")
         while True:
             try:
-                await agent.thaw(self._ask)
+                await self._thaw()
                 break
             except Failure as error:
                 logger.warning("the guest's file systems cannot be thawed yet: %s", error)
@@ -153,8 +157,14 @@ class Operations:
 
     async def _unfreeze(self, _: m.Unfreeze) -> m.Done:
         self._forget_to_thaw()
-        await agent.thaw(self._ask)
+        await self._thaw()
         return await self._now(frozen=False)
+
+    async def _thaw(self) -> None:
+        await self.ask("guest-fsfreeze-thaw", int, urgent=True)
+
+    async def _is_frozen(self) -> bool:
+        return await self.ask("guest-fsfreeze-status", str) == "frozen"
 
     def _forget_to_thaw(self) -> None:
         if self._thawing:
@@ -167,14 +177,14 @@ class Operations:
             connection.lookupByName(self._domain.name).screenshot(stream, 0)
             stream.recvAll(lambda _stream, data, _opaque: received.extend(data), None)
             stream.finish()
-            return picture.png(bytes(received))
+            return png(bytes(received))
 
         return m.Picture(png=await self._domain.run(take))
 
     async def _guest_info(self, _: m.GetGuestInfo) -> m.GuestInfo:
-        answer = await agent.info(self._ask)
+        answer = await agent.info(self.ask)
         with suppress(Failure):  # it may have been frozen before it came here, or thawed by itself
-            self._frozen = await agent.frozen(self._ask)
+            self._frozen = await self._is_frozen()
         return answer
 
     async def _stats(self, _: m.GetStats) -> m.Stats:
@@ -185,7 +195,7 @@ class Operations:
         if self._resting():
             return m.Done()
         try:
-            await self._ask("guest-ping", dict, seconds=request.timeout_seconds)
+            await self.ask("guest-ping", dict, seconds=request.timeout_seconds)
         except Failure as error:
             if not self._unwell:
                 self._unwell = True
@@ -198,17 +208,21 @@ class Operations:
         """For probes, too."""
         if self._resting():
             return m.Executed()
-        process = await agent.begin(self._ask, request.command)
+        if not request.command:
+            raise Failure("there is no command to run in the guest")
+        path, *words = request.command
+        began = await self.ask("guest-exec", agent.Process, {"path": path, "arg": words, "capture-output": True})
+        status = partial(self.ask, "guest-exec-status", agent.Ended, {"pid": began.pid})
         try:
             async with asyncio.timeout(request.timeout_seconds):
-                while not (done := await agent.ending(self._ask, process)):  # noqa: ASYNC110 (the guest has no events)
+                while not (done := await status()).exited:  # noqa: ASYNC110 (the guest has no events)
                     await asyncio.sleep(_POLL)
         except TimeoutError:
-            what, seconds = request.command[0], request.timeout_seconds
-            raise Failure(f"{what} did not end in the guest within {seconds} s") from None
-        return done
+            raise Failure(f"{path} did not end in the guest within {request.timeout_seconds} s") from None
+        code = 128 + done.signal if done.signal else done.exitcode
+        return m.Executed(exit_code=code, stdout=done.out_data[: agent.OUTPUT], stderr=done.err_data[: agent.OUTPUT])
 
-    async def _ask(
+    async def ask(
         self,
         execute: str,
         kind: type[T],
@@ -223,3 +237,23 @@ class Operations:
             limit=seconds + agent.SECONDS + _SLACK,
             urgent=urgent,
         )
+
+
+def png(picture: bytes) -> bytes:
+    """The picture as PNG: a binary pixmap is converted, a PNG stays what it is."""
+    if picture.startswith(_PNG):
+        return picture
+    header = _PIXMAP.match(picture)
+    if not header:
+        raise Failure("the hypervisor sent a picture in a format that is not known")
+    width, height = int(header[1]), int(header[2])
+    row = 3 * width
+    pixels = memoryview(picture)[header.end() :]
+    # Each row begins with the number of its filter; 0 is none.
+    lines = b"".join(b"\0" + bytes(pixels[y * row : (y + 1) * row]) for y in range(height))
+    size = struct.pack("!IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return _PNG + _chunk(b"IHDR", size) + _chunk(b"IDAT", zlib.compress(lines, 1)) + _chunk(b"IEND", b"")
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack("!I", len(data)) + kind + data + struct.pack("!I", zlib.crc32(kind + data))

@@ -11,12 +11,13 @@ import asyncio
 import fcntl
 import logging
 import os
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 from virtfleet.domain import paths
-from virtfleet.hypervisors import base
+from virtfleet.hypervisors.base import Outliving
 from virtfleet.launcher.failure import Failure
 from virtfleet.work import commands, tasks
 
@@ -25,44 +26,36 @@ logger = logging.getLogger(__name__)
 _PAUSE = 30.0  # seconds between looks for domains of others
 
 
-class Outliving:
-    """What keeps one domain from being taken for one that was left behind; nothing where domains end by themselves."""
+@asynccontextmanager
+async def held(how: Outliving | None, name: str, directory: Path = Path(paths.OUTLIVING)) -> AsyncIterator[None]:
+    """The name is ours meanwhile. A domain that has it already was left behind, and is ended first.
 
-    def __init__(self, how: base.Outliving | None, name: str, directory: Path = Path(paths.OUTLIVING)) -> None:
-        self.name = name
-        self._how = how
-        self._file = directory / name
-        self._lock: int | None = None
-        self._sweeping: asyncio.Task[None] | None = None
-
-    async def begin(self) -> None:
-        """Make the name ours. A domain that has it already was left behind, and is ended first."""
-        if not self._how:
-            return
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self._file, os.O_CREAT)
-        if self._lock is None:
-            raise Failure(f"another launcher on this node still has the domain {self.name}; end that first")
-        try:
-            await _end(self._how, self.name)
-        except commands.CommandError as error:
-            raise Failure(f"the domain {self.name} of an earlier launcher cannot be ended: {error}") from None
-        self._sweeping = tasks.keep(partial(_keep_sweeping, self._how, self._file.parent), "domains without launchers")
-
-    async def end(self) -> None:
-        """Let go of the name, once nothing has it any more."""
-        if not self._how or self._lock is None:
-            return
-        if self._sweeping:
-            self._sweeping.cancel()
-            await asyncio.gather(self._sweeping, return_exceptions=True)
+    Without `how` nothing is done: such domains end by themselves.
+    """
+    if not how:
+        yield
+        return
+    os.makedirs(directory, exist_ok=True)
+    file, sweeping = directory / name, tasks.Owned()
+    lock = _locked(file, os.O_CREAT)
+    if lock is None:
+        raise Failure(f"another launcher on this node still has the domain {name}; end that first")
+    try:
+        await _end(how, name)
+    except commands.CommandError as error:
+        raise Failure(f"the domain {name} of an earlier launcher cannot be ended: {error}") from None
+    sweeping.add(tasks.keep(partial(_keep_sweeping, how, directory), "domains without launchers"))
+    try:
+        yield
+    finally:
+        await sweeping.end()
         with suppress(commands.CommandError):  # whoever comes next tries again
-            await _end(self._how, self.name)
-            self._file.unlink()
-        os.close(self._lock)
+            await _end(how, name)
+            file.unlink()
+        os.close(lock)
 
 
-async def sweep(how: base.Outliving, directory: Path = Path(paths.OUTLIVING)) -> None:
+async def sweep(how: Outliving, directory: Path = Path(paths.OUTLIVING)) -> None:
     """End what launchers have left that are dead."""
     for file in _files(directory):
         with suppress(OSError):  # somebody else was faster, or it is no file of a launcher
@@ -78,7 +71,7 @@ async def sweep(how: base.Outliving, directory: Path = Path(paths.OUTLIVING)) ->
                 os.close(lock)
 
 
-async def _keep_sweeping(how: base.Outliving, directory: Path) -> None:
+async def _keep_sweeping(how: Outliving, directory: Path) -> None:
     while True:
         await sweep(how, directory)
         await asyncio.sleep(_PAUSE)
@@ -103,7 +96,7 @@ def _locked(file: Path, flags: int = 0) -> int | None:
         os.close(descriptor)
 
 
-async def _end(how: base.Outliving, name: str) -> None:
+async def _end(how: Outliving, name: str) -> None:
     """End the domains of a name, if there are any."""
     listed = (line.split() for line in (await commands.run(*how.listing)).splitlines())
     for number in [words[1] for words in listed if words[:1] == [name] and words[1:]]:

@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 
 import libvirt
 
+from virtfleet.domain.xml import attribute
 from virtfleet.launcher.vm import abi, live
 from virtfleet.protocol.messages import DomainState, Status
 
@@ -105,9 +106,8 @@ def _bytes(amount: ET.Element | None) -> int:
 
 def _topology(domain: ET.Element) -> tuple[int, int, int]:
     """Sockets, cores and threads of the CPUs that are in use, which may be fewer than could be added."""
-    vcpus, topology = domain.find("vcpu"), domain.find("cpu/topology")
-    count = int(vcpus.get("current") or vcpus.text or 0) if vcpus is not None else 0
-    cores, threads = (int(topology.get(part, "1")) if topology is not None else 1 for part in ("cores", "threads"))
+    count = int(attribute(domain, "vcpu", "current") or domain.findtext("vcpu") or 0)
+    cores, threads = (int(attribute(domain, "cpu/topology", part, "1")) for part in ("cores", "threads"))
     return count // (cores * threads), cores, threads
 
 
