@@ -18,7 +18,6 @@ def network(draft: Draft) -> None:
         element = add(draft.devices, "interface")
         model, queues = interface.model or "virtio", interfaces.queues(draft.vmi, interface)
         add(element, "model", type=draft.virtio if model == "virtio" else model)
-        queues = interfaces.queues(draft.vmi, interface)
         if model == "virtio" and (queues or draft.iommu):
             add(element, "driver", name="vhost", queues=queues or None, iommu=draft.iommu)
         if interface.pci_address:
@@ -32,7 +31,7 @@ def network(draft: Draft) -> None:
             if interface.boot_order is not None:
                 add(element, "boot", order=interface.boot_order)
             # Without a boot order the ROM for network boot would only cost memory.
-            if draft.architecture.option_roms and (interface.boot_order is None or draft.iommu):
+            if draft.architecture.pci and (interface.boot_order is None or draft.iommu):
                 add(element, "rom", enabled="no")
             if interface.state == "down":
                 add(element, "link", state="down")
