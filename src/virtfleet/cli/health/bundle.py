@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import os
 import sys
@@ -20,9 +19,9 @@ import virtfleet
 from virtfleet.api import names
 from virtfleet.api.kinds import KINDS
 from virtfleet.cli.health import redaction
-from virtfleet.cli.home.cluster import data_option
-from virtfleet.cli.output import CommandError, Progress, explained, output_option, result
-from virtfleet.cli.reach import Where, cluster_options
+from virtfleet.cli.home.cluster import data_option, or_of
+from virtfleet.cli.output import CommandError, Progress, explained, mib, output_option, result
+from virtfleet.cli.reach import Where, cluster_options, with_cluster
 from virtfleet.kube import resource as resources
 from virtfleet.kube.client import Client
 from virtfleet.kube.errors import ApiError
@@ -64,8 +63,7 @@ def support_bundle(data: Path, file: Path | None, where: Where, output: str) -> 
     file = file or Path(f"virtfleet-support-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     if file.exists():
         raise CommandError(f"{file} is there already", "Name another one with --to.")
-    if where == Where() and (data / "kubeconfig").exists():
-        where = Where(data / "kubeconfig")
+    where = or_of(data, where)
     fresh, entries = file.with_name(f".{file.name}.new"), 0
     try:
         with _private(fresh) as target, tarfile.open(fileobj=target, mode="w:gz") as archive:
@@ -76,7 +74,7 @@ def support_bundle(data: Path, file: Path | None, where: Where, output: str) -> 
     finally:
         fresh.unlink(missing_ok=True)
     size = file.stat().st_size
-    said = f"{file}: {entries} files, {size / (1 << 20):.1f} MiB. No Secrets are in it; look before you send it."
+    said = f"{file}: {entries} files, {mib(size)}. No Secrets are in it; look before you send it."
     result(output, {"file": str(file), "bytes": size, "entries": entries}, said)
 
 
@@ -100,7 +98,7 @@ def _entries(data: Path, where: Where, progress: Progress) -> Iterator[Entry]:
     yield from _of_machine(data)
     progress("asking the cluster")
     try:
-        yield from asyncio.run(_of_cluster(where))
+        yield from with_cluster(_of_cluster, where, patience=3.0)
     except Exception as error:
         yield "cluster-error.txt", redaction.text(explained(error).message).encode()
 
@@ -117,9 +115,8 @@ def _of_machine(data: Path) -> Iterator[Entry]:
                 yield f"local/logs/{path.name}", _text(log.read())
 
 
-async def _of_cluster(where: Where) -> list[Entry]:
-    async with Client(where.config(), patience=3.0) as api:
-        return [entry async for entry in _objects(api)]
+async def _of_cluster(api: Client) -> list[Entry]:
+    return [entry async for entry in _objects(api)]
 
 
 async def _objects(api: Client) -> AsyncIterator[Entry]:

@@ -136,7 +136,9 @@ def _vms(cluster: Cluster, now: datetime) -> Iterator[Finding]:
         elif status.get("phase") not in (*FINAL, Phase.RUNNING) and _old(vmi, now):
             phase = status.get("phase") or "not looked at"
             stuck.append(problem("VMs", f"{name} is {phase}{_because(vmi)}", f"Why: virtfleet explain {_named(vmi)}"))
-        elif is_true(vmi, "Paused") and "IOError" in _reasons(vmi):
+        elif is_true(vmi, "Paused") and any(
+            "IOError" in f"{c.get('reason')} {c.get('message')}" for c in _conditions(vmi)
+        ):
             stuck.append(
                 problem(
                     "VMs",
@@ -152,7 +154,8 @@ def _vms(cluster: Cluster, now: datetime) -> Iterator[Finding]:
     if len(stuck) > _SHOWN:
         yield problem("VMs", f"and {len(stuck) - _SHOWN} more do not get on", "List them with: kubectl get vmi -A")
     if not stuck:
-        yield fine("VMs", f"{sum(_runs(vmi) for vmi in instances.values())} of {len(instances)} run, and none is stuck")
+        running = sum((vmi.get("status") or {}).get("phase") == Phase.RUNNING for vmi in instances.values())
+        yield fine("VMs", f"{running} of {len(instances)} run, and none is stuck")
 
 
 def _migrations(cluster: Cluster, now: datetime) -> Iterator[Finding]:
@@ -174,17 +177,13 @@ def _named(obj: Obj) -> str:
     return f"{obj['metadata']['name']} -n {obj['metadata']['namespace']}"
 
 
-def _runs(vmi: Obj) -> bool:
-    return (vmi.get("status") or {}).get("phase") == Phase.RUNNING
-
-
-def _reasons(obj: Obj) -> str:
-    return " ".join(f"{c.get('reason')} {c.get('message')}" for c in (obj.get("status") or {}).get("conditions") or ())
+def _conditions(obj: Obj) -> list[Obj]:
+    return (obj.get("status") or {}).get("conditions") or []
 
 
 def _because(obj: Obj) -> str:
     """What its conditions say is wrong."""
-    for condition in (obj.get("status") or {}).get("conditions") or ():
+    for condition in _conditions(obj):
         wrong = "True" if condition["type"] in ("Failure", "Paused") else "False"
         if condition["status"] == wrong and condition.get("message") and "Migratable" not in condition["type"]:
             return f": {condition['message']}"

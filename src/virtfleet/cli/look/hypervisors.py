@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+import virtfleet
 from virtfleet.cli.output import CommandError, Group, Progress, output_option, result, table, wide_option
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Hypervisor
@@ -18,6 +20,11 @@ from virtfleet.hypervisors.support import Level, Support
 
 if TYPE_CHECKING:
     from virtfleet.launcher.alone.check import Step
+
+# In a wheel, and in a checkout.
+_PACKAGE = Path(virtfleet.__file__).parent
+_EXAMPLES = (_PACKAGE / "hypervisor-plugin", _PACKAGE.parents[1] / "examples" / "hypervisor-plugin")
+_FILES = ("README.md", "pyproject.toml", "src/virtfleet_mock/__init__.py", "tests/test_contract.py")
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -126,8 +133,6 @@ async def _check(hypervisor: Hypervisor, emulate: bool, progress: Progress) -> l
 @output_option
 def new(name: str, directory: Path | None, output: str) -> None:
     """A package that adds a hypervisor of your own: it works, on libvirt's test driver, and is yours to change."""
-    from virtfleet.cli.look.newhypervisor import files
-
     place = directory or Path(name)
     if place.exists():
         raise CommandError(f"{place} exists already", "Name another place with --directory.")
@@ -140,6 +145,25 @@ def new(name: str, directory: Path | None, output: str) -> None:
         (place / path).write_text(text)
     data = {"name": name, "directory": str(place), "files": sorted(written)}
     result(output, data, f"{place} is a package with the hypervisor {name}; its README.md says what to do next")
+
+
+def files(name: str) -> dict[str, str]:
+    """The example's files under another name, by their path. Raises ValueError for one that no hypervisor can have."""
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name):
+        raise ValueError(f"{name!r} is no name for a hypervisor: lower-case letters, digits and - between them")
+    if name in registry.names() or name in registry.ALIASES:
+        raise ValueError(f"there is a hypervisor {name!r} already; choose another name")
+    words = {
+        "virtfleet_mock": f"virtfleet_{name.replace('-', '_')}",
+        "Mock": "".join(part.capitalize() for part in name.split("-")),
+        "mock": name,
+    }
+
+    def renamed(text: str) -> str:
+        return re.sub("|".join(words), lambda found: words[found[0]], text)
+
+    example = next(filter(Path.is_dir, _EXAMPLES))
+    return {renamed(path): renamed((example / path).read_text()) for path in _FILES}
 
 
 def _row(hypervisor: Hypervisor) -> list[object]:

@@ -10,7 +10,7 @@ import click
 from virtfleet.api.migration import MigrationMetrics
 from virtfleet.api.names import FINAL, Phase
 from virtfleet.api.view import read
-from virtfleet.cli.output import CommandError, Progress, on_interrupt, output_option, result
+from virtfleet.cli.output import CommandError, Progress, mib, on_interrupt, output_option, result
 from virtfleet.cli.vm.access import Reached, Target, target_options
 from virtfleet.kube.resource import VMI_MIGRATIONS, Obj
 
@@ -111,17 +111,13 @@ def _far(metrics: MigrationMetrics) -> str:
     """How far it is, by what was told last."""
     if not metrics.total_bytes:
         return ""
-    done = f"{_mib(metrics.total_bytes - metrics.remaining_bytes)} of {_mib(metrics.total_bytes)}"
-    anew = f"the guest writes {_mib(metrics.dirty_bytes_per_second)}/s anew"
-    return f": {done}, {_mib(metrics.bytes_per_second)}/s, {anew}"
+    done = f"{mib(metrics.total_bytes - metrics.remaining_bytes)} of {mib(metrics.total_bytes)}"
+    anew = f"the guest writes {mib(metrics.dirty_bytes_per_second)}/s anew"
+    return f": {done}, {mib(metrics.bytes_per_second)}/s, {anew}"
 
 
 def _came_to(metrics: MigrationMetrics) -> str:
     if not metrics.total_bytes:
         return ""
     seconds, pause = metrics.elapsed_milliseconds / 1000, metrics.downtime_milliseconds
-    return f" ({_mib(metrics.total_bytes)} in {seconds:.1f} s; the guest stood still for {pause} ms)"
-
-
-def _mib(size: int) -> str:
-    return f"{size / (1 << 20):.1f} MiB"
+    return f" ({mib(metrics.total_bytes)} in {seconds:.1f} s; the guest stood still for {pause} ms)"
