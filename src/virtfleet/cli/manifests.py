@@ -69,10 +69,6 @@ class Manifest:
     def namespace(self) -> str:
         return self._metadata("namespace") or "default"
 
-    def copy(self) -> dict[str, Any]:
-        copied: dict[str, Any] = orjson.loads(orjson.dumps(self.obj))
-        return copied
-
 
 def manifests(files: Iterable[str]) -> Iterator[Manifest]:
     """Every object in the files, in order; the items of a list one by one."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 import msgspec
@@ -26,6 +26,9 @@ from virtfleet.kube.resource import KUBEVIRTS
 from virtfleet.local import directory, nodesfile, processes, ranges, supervisor
 from virtfleet.local.directory import Settings
 from virtfleet.local.processes import CONTROL_PLANE
+
+if TYPE_CHECKING:
+    from virtfleet.kube.client import Client
 
 START_DEADLINE = 60.0
 SETTLED_DEADLINE = 300.0
@@ -181,13 +184,21 @@ def _install(data: Path, settings: Settings, kubevirt: dict[str, Any] | None, pr
     """VirtFleet itself, where there are nodes that could run it. The settings say what was installed."""
     if settings.bare or not settings.nodes:
         return settings
-    from virtfleet.cli.home import installing
+    from virtfleet.cli import installing
+    from virtfleet.local import stock
 
     code = processes.fingerprint()
-    restart = settings.code not in ("", code)
-    with_cluster(
-        lambda api: installing.install(api, data, kubevirt, progress, restart=restart), Where(data / "kubeconfig")
-    )
+    # Where KVM does not work, CPUs are emulated: a machine to try things on may well be a VM itself.
+    emulating = {"configuration": {"developerConfiguration": {"useEmulation": True}}}
+
+    async def install(api: Client) -> None:
+        await installing.install(api, kubevirt, progress, {}, {**installing.DEFAULT, "spec": emulating})
+        # The operator is on its way meanwhile.
+        await stock.fill(data / "images", progress)
+        if settings.code not in ("", code):  # an older VirtFleet runs under the same name
+            await installing.restart(api, progress, SETTLED_DEADLINE)
+
+    with_cluster(install, Where(data / "kubeconfig"))
     settings = msgspec.structs.replace(settings, code=code)
     directory.save(data, settings)
     return settings

@@ -36,11 +36,9 @@ def hypervisors(context: click.Context, output: str) -> None:
         return
     known = [registry.get(name) for name in registry.names()]
     header = ["NAME", "VMS", "DEVICE", "URI", "DAEMON", "FEATURES", "EVIDENCE"]
-    rows = [_row(h) for h in known]
     if output == "wide":
         header += ["CONNECTION", "EVENTS", "ROOT", "OVERHEAD", "IMAGE"]
-        rows = [row + _wide(h) for row, h in zip(rows, known, strict=True)]
-    result(output, [_described(h) for h in known], table(rows, header))
+    result(output, [_described(h) for h in known], table([_row(h)[: len(header)] for h in known], header))
 
 
 @hypervisors.command()
@@ -168,22 +166,20 @@ def files(name: str) -> dict[str, str]:
 
 def _row(hypervisor: Hypervisor) -> list[object]:
     d = hypervisor.descriptor
-    device = f"/dev/{d.device}" if d.device else "-"
     return [
         d.name,
         "refused" if hypervisor.refusal else "admitted",
-        device,
+        f"/dev/{d.device}" if d.device else "-",
         d.uri,
         d.daemon or "-",
         f"{len(at(Level.WORKS, hypervisor))}/{len(FEATURES)}",
         hypervisor.evidence.value,
+        d.connection.value,
+        d.events.value,
+        "yes" if d.root else "no",
+        f"{'~' if d.overheads.estimate else ''}{d.overheads.total()}",
+        d.launcher_image,
     ]
-
-
-def _wide(hypervisor: Hypervisor) -> list[object]:
-    d = hypervisor.descriptor
-    overhead = f"{'~' if d.overheads.estimate else ''}{d.overheads.total()}"
-    return [d.connection.value, d.events.value, "yes" if d.root else "no", overhead, d.launcher_image]
 
 
 def _described(hypervisor: Hypervisor) -> dict[str, object]:

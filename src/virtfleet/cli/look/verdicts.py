@@ -10,6 +10,7 @@ import re
 import tempfile
 from collections.abc import AsyncIterator, Container
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ class Judge:
         try:
             if namespace:
                 await self._allow_namespace(namespace)
-            await self._operations.create(kind, namespace, verdict.manifest.copy(), call)
+            await self._operations.create(kind, namespace, deepcopy(verdict.manifest.obj), call)
         except ApiError as error:
             verdict.refuse(*_causes(error))
         for warning in call.warnings:

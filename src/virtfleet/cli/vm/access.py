@@ -60,9 +60,6 @@ class Target:
     namespace: str | None
     where: Where
 
-    def namespace_name(self) -> str:
-        return self.namespace or self.where.config().namespace
-
     def do(self, work: Callable[[Reached], Awaitable[T]]) -> T:
         """What `work` does with the VM."""
         return with_cluster(lambda api: work(Reached(api, self.namespace or api.namespace, self.name)), self.where)

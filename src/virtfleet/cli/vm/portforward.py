@@ -85,7 +85,7 @@ def ssh(target: Target, ssh_arguments: tuple[str, ...], port: int, proxy: bool) 
     if not shutil.which("ssh"):
         raise CommandError("there is no ssh on this machine", "Install an ssh client (openssh-client).")
     # The same VM from wherever it is started, and its keys apart from those of machines with that name.
-    place = vm.namespace_name()
+    place = vm.namespace or vm.where.config().namespace
     itself = [os.path.abspath(sys.argv[0]), "ssh", "--proxy", "--port", str(port), "--namespace", place]
     itself += vm.where.arguments()
     options = {"ProxyCommand": shlex.join([*itself, vm.name]), "HostKeyAlias": f"vm.{vm.name}.{place}"}
@@ -108,7 +108,12 @@ async def _carry_standard_streams(vm: Reached, port: int) -> None:
 def vnc(target: Target, screenshot: Path | None, address: str, port: int, preserve_session: bool, output: str) -> None:
     """The screen of the VM NAME: a local port for any VNC viewer, until ^C."""
     if screenshot:
-        _save(target.do(lambda vm: vm.screenshot()), screenshot, output)
+        png = target.do(lambda vm: vm.screenshot())
+        if str(screenshot) == "-":
+            sys.stdout.buffer.write(png)
+            return
+        screenshot.write_bytes(png)
+        result(output, {"file": str(screenshot), "bytes": len(png)}, f"{screenshot}: {len(png)} bytes")
         return
 
     async def work(vm: Reached) -> None:
@@ -123,11 +128,3 @@ def vnc(target: Target, screenshot: Path | None, address: str, port: int, preser
             await interrupted.wait()
 
     target.do(work)
-
-
-def _save(png: bytes, file: Path, output: str) -> None:
-    if str(file) == "-":
-        sys.stdout.buffer.write(png)
-        return
-    file.write_bytes(png)
-    result(output, {"file": str(file), "bytes": len(png)}, f"{file}: {len(png)} bytes")
