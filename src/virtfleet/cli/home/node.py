@@ -15,7 +15,7 @@ import msgspec
 from virtfleet.api.names import FINAL, OUT_OF_SERVICE
 from virtfleet.cli.home import readiness
 from virtfleet.cli.home.cluster import data_option, load_existing
-from virtfleet.cli.output import CommandError, Group, output_option, pair, result, table
+from virtfleet.cli.output import CommandError, F, Group, output_option, pair, result, table
 from virtfleet.kube.errors import ApiError, ignoring, is_conflict, is_not_found
 from virtfleet.kube.resource import NODES, PODS, VMIS
 from virtfleet.local import directory, nodesfile, processes, supervisor
@@ -30,6 +30,12 @@ _ATTEMPTS = 10  # others change a Node, too
 @click.group(cls=Group)
 def node() -> None:
     """Nodes of the local cluster."""
+
+
+def _on_one(function: F) -> F:
+    """A command, by its function's name, about the node NAME."""
+    node.command(function.__name__)(data_option(click.argument("name")(output_option(function))))
+    return function
 
 
 @node.command("ls")
@@ -75,10 +81,7 @@ def add(
     result(output, described, f"{name} added; it is ready when `virtfleet node ls` says so")
 
 
-@node.command("start")
-@data_option
-@click.argument("name")
-@output_option
+@_on_one
 def start(data: Path, name: str, output: str) -> None:
     """Start a node's agent. A node that was fenced is in service again."""
     settings = _settings(data, name)
@@ -87,10 +90,7 @@ def start(data: Path, name: str, output: str) -> None:
     result(output, {"node": name, "agent": "running"}, f"{name} started")
 
 
-@node.command("stop")
-@data_option
-@click.argument("name")
-@output_option
+@_on_one
 def stop(data: Path, name: str, output: str) -> None:
     """Stop a node's agent. Its pods go on, as they do when a kubelet is stopped."""
     _settings(data, name)
@@ -98,20 +98,14 @@ def stop(data: Path, name: str, output: str) -> None:
     result(output, {"node": name, "agent": "stopped"}, f"{name} stopped; its pods go on")
 
 
-@node.command("kill")
-@data_option
-@click.argument("name")
-@output_option
+@_on_one
 def kill(data: Path, name: str, output: str) -> None:
     """The power failure of a node: its agent and all its pods are gone at once; its disk stays."""
     _power_off(data, _settings(data, name), name, signal.SIGKILL)
     result(output, {"node": name, "agent": "killed"}, f"{name} killed with all its pods")
 
 
-@node.command("fence")
-@data_option
-@click.argument("name")
-@output_option
+@_on_one
 def fence(data: Path, name: str, output: str) -> None:
     """Switch a node off and vouch for it: its pods are given up, and its VMs start elsewhere where they may.
 

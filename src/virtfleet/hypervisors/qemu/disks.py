@@ -138,9 +138,8 @@ def _source(element: Element, source: Source, *, reservation: bool = False) -> N
 
 
 def _read_only(disk: Disk) -> bool:
-    if disk.disk or disk.lun:
-        target = disk.disk or disk.lun
-        return bool(target and target.readonly)
+    if target := disk.disk or disk.lun:
+        return bool(target.readonly)
     return disk.cdrom is not None and disk.cdrom.readonly is not False
 
 
