@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
+from functools import partial
 from typing import IO, Any, TypeVar
 
 import click
@@ -65,16 +66,9 @@ def colours() -> bool | None:
     return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
 
 
-def good(text: str) -> str:
-    return click.style(text, fg="green")
-
-
-def bad(text: str) -> str:
-    return click.style(text, fg="red", bold=True)
-
-
-def doubtful(text: str) -> str:
-    return click.style(text, fg="yellow")
+good = partial(click.style, fg="green")
+bad = partial(click.style, fg="red", bold=True)
+doubtful = partial(click.style, fg="yellow")
 
 
 def pair(option: str, text: str, form: str = "K=V") -> tuple[str, str]:

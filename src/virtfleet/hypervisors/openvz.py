@@ -11,16 +11,7 @@ from virtfleet.domain import common, interfaces
 from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add, child
-from virtfleet.hypervisors.base import (
-    Connection,
-    DaemonPlan,
-    DaemonSettings,
-    Descriptor,
-    Events,
-    Evidence,
-    Hypervisor,
-    Overheads,
-)
+from virtfleet.hypervisors.base import Connection, Descriptor, Events, Evidence, Hypervisor, Overheads
 from virtfleet.hypervisors.containers import IMPOSSIBLE_IN_CONTAINERS, first_id
 from virtfleet.hypervisors.support import Supports, impossible, works
 
@@ -84,9 +75,6 @@ class OpenVZ(Hypervisor):
                 raise DomainError(f"interface {interface.name!r}: a container can join bridges of its Pod only")
             interfaces.on_bridge(devices, interface, context)
         return root
-
-    def daemon(self, settings: DaemonSettings) -> DaemonPlan:
-        return DaemonPlan(uri=self.descriptor.uri)
 
 
 def number(vmi: VMI) -> int:

@@ -113,6 +113,5 @@ class PlainMachine(Hypervisor):
         return paths.host_disk(volume.name, volume.host_disk.path)
 
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
-        if self.descriptor.connection is not Connection.DAEMON:
-            return DaemonPlan(uri=self.descriptor.uri)
-        return daemons.plan(self.descriptor, settings, {})
+        daemon = self.descriptor.connection is Connection.DAEMON
+        return daemons.plan(self.descriptor, settings, {}) if daemon else super().daemon(settings)

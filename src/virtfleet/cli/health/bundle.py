@@ -9,8 +9,9 @@ import tarfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 import orjson
@@ -66,7 +67,8 @@ def support_bundle(data: Path, file: Path | None, where: Where, output: str) -> 
     where = or_of(data, where)
     fresh, entries = file.with_name(f".{file.name}.new"), 0
     try:
-        with _private(fresh) as target, tarfile.open(fileobj=target, mode="w:gz") as archive:
+        private = partial(os.open, mode=0o600)  # nobody else may read it
+        with open(fresh, "xb", opener=private) as target, tarfile.open(fileobj=target, mode="w:gz") as archive:
             for name, content in _entries(data, where, progress):
                 _add(archive, f"{file.name.partition('.')[0]}/{name}", content)
                 entries += 1
@@ -76,11 +78,6 @@ def support_bundle(data: Path, file: Path | None, where: Where, output: str) -> 
     size = file.stat().st_size
     said = f"{file}: {entries} files, {mib(size)}. No Secrets are in it; look before you send it."
     result(output, {"file": str(file), "bytes": size, "entries": entries}, said)
-
-
-def _private(file: Path) -> BinaryIO:
-    """A new file that nobody else may read."""
-    return open(file, "xb", opener=lambda path, flags: os.open(path, flags, 0o600))
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:

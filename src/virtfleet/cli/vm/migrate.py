@@ -40,7 +40,14 @@ def migrate(target: Target, output: str, node: str | None, watch: bool, timeout:
     """
 
     async def work(vm: Reached) -> Obj:
-        asked = await vm.api.create(VMI_MIGRATIONS, _request(vm.name, node), vm.namespace)
+        spec = {"vmiName": vm.name, **({"addedNodeSelector": {_HOSTNAME: node}} if node else {})}
+        wanted = {
+            "apiVersion": VMI_MIGRATIONS.api_version,
+            "kind": VMI_MIGRATIONS.kind,
+            "metadata": {"generateName": "kubevirt-migrate-vm-"},
+            "spec": spec,
+        }
+        asked = await vm.api.create(VMI_MIGRATIONS, wanted, vm.namespace)
         return await _ended(vm, asked, timeout) if watch else asked
 
     on_interrupt("the migration goes on. `kubectl get vmim` shows it; deleting it lets the VM stay where it is.")
@@ -50,18 +57,6 @@ def migrate(target: Target, output: str, node: str | None, watch: bool, timeout:
             f"{summary['namespace']}/{summary['vmi']} stays on {summary['source'] or 'its node'}: {summary['reason']}"
         )
     result(output, summary, _words(summary))
-
-
-def _request(vmi: str, node: str | None) -> Obj:
-    spec: Obj = {"vmiName": vmi}
-    if node:
-        spec["addedNodeSelector"] = {_HOSTNAME: node}
-    return {
-        "apiVersion": VMI_MIGRATIONS.api_version,
-        "kind": VMI_MIGRATIONS.kind,
-        "metadata": {"generateName": "kubevirt-migrate-vm-"},
-        "spec": spec,
-    }
 
 
 async def _ended(vm: Reached, migration: Obj, timeout: float) -> Obj:

@@ -134,14 +134,13 @@ def graphics(draft: Draft) -> None:
     add(element, "listen", type="socket", socket=paths.vmi_socket(draft.vmi.metadata.uid, "virt-vnc"))
     model = add(add(draft.devices, "video"), "model", heads=1)
     if draft.spec.video:
-        model.set("type", draft.spec.video.type)
-        model.set("vram", str(_VIDEO_MEMORY))
-    elif draft.architecture.name != "amd64":
-        model.set("type", "virtio")
-    elif draft.context.bochs_for_efi and traits.efi(draft.vmi):
-        model.set("type", "bochs")
+        kind = draft.spec.video.type
+    elif not draft.architecture.pc:
+        kind = "virtio"
     else:
-        model.set("type", "vga")
+        kind = "bochs" if draft.context.bochs_for_efi and traits.efi(draft.vmi) else "vga"
+    model.set("type", kind)
+    if draft.spec.video or kind == "vga":
         model.set("vram", str(_VIDEO_MEMORY))
 
 
