@@ -42,8 +42,10 @@ def attached(vmi: VMI, context: Context) -> Iterator[tuple[Interface, bool]]:
             yield interface, tap
 
 
-def on_bridge(devices: Element, interface: Interface, context: Context) -> Element:
-    """An interface that joins a bridge of the Pod by itself, and not by a tap."""
+def on_bridge(devices: Element, interface: Interface, context: Context, guest: str) -> Element:
+    """An interface of a guest that joins bridges of its Pod itself, and not by taps."""
+    if not uses_tap(interface, context):
+        raise DomainError(f"interface {interface.name!r}: {guest} can join bridges of its Pod only")
     element = add(devices, "interface", type="bridge")
     if interface.mac_address:
         add(element, "mac", address=interface.mac_address)

@@ -157,9 +157,7 @@ def _directory(devices: Element, vmi: VMI, volume: Volume, target: str) -> None:
 
 def _interfaces(devices: Element, vmi: VMI, context: Context) -> None:
     for number, interface in enumerate(interfaces.present(vmi)):
-        if not interfaces.uses_tap(interface, context):
-            raise DomainError(f"interface {interface.name!r}: a container can join bridges of its Pod only")
-        element = interfaces.on_bridge(devices, interface, context)
+        element = interfaces.on_bridge(devices, interface, context, "a container")
         add(element, "guest", dev=f"eth{number}")
         if interface.state == "down":
             add(element, "link", state="down")

@@ -71,9 +71,7 @@ class OpenVZ(Hypervisor):
         add(element, "source", name=template.rpartition("/")[2].partition(":")[0])
         add(element, "target", dir="/")
         for interface in interfaces.present(vmi):
-            if not interfaces.uses_tap(interface, context):
-                raise DomainError(f"interface {interface.name!r}: a container can join bridges of its Pod only")
-            interfaces.on_bridge(devices, interface, context)
+            interfaces.on_bridge(devices, interface, context, "a container")
         return root
 
 

@@ -87,7 +87,7 @@ class PlainMachine(Hypervisor):
         for interface, tap in interfaces.attached(vmi, context):
             if not tap or not self.has("net-bridge"):
                 raise DomainError(f"interface {interface.name!r}: {self.descriptor.name} cannot be attached to it")
-            element = interfaces.on_bridge(devices, interface, context)
+            element = interfaces.on_bridge(devices, interface, context, self.descriptor.name)
             model = interface.model or "virtio"
             add(element, "model", type=self.models.get(model, model))
             add(element, "alias", name=f"ua-{interface.name}")

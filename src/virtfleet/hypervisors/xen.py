@@ -226,11 +226,9 @@ def _disk(devices: Element, disk: Disk, volume: Volume, source: Source, targets:
 
 def _interfaces(devices: Element, vmi: VMI, context: Context) -> None:
     for interface in interfaces.present(vmi):
-        if not interfaces.uses_tap(interface, context):
-            raise DomainError(f"interface {interface.name!r}: a guest of xen can join bridges of its Pod only")
+        element = interfaces.on_bridge(devices, interface, context, "a guest of xen")
         if interface.model not in ("", "virtio"):
             raise DomainError(f"interface {interface.name!r}: interfaces on xen are Xen's own; leave out the model")
-        element = interfaces.on_bridge(devices, interface, context)
         add(element, "script", path=_VIF)
         add(element, "model", type="netfront")
         add(element, "alias", name=f"ua-{interface.name}")

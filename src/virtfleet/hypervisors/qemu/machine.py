@@ -29,10 +29,9 @@ def features(draft: Draft) -> None:
         return
     if not wanted.acpi or wanted.acpi.enabled is not False:
         add(element, "acpi")
-    if wanted.smm and wanted.smm.enabled is not False:
-        add(element, "smm")
-    if wanted.apic and wanted.apic.enabled is not False:
-        add(element, "apic")
+    for name in ("smm", "apic"):
+        if (state := getattr(wanted, name)) and state.enabled is not False:
+            add(element, name)
     if wanted.hyperv:
         _hyperv(add(element, "hyperv"), wanted.hyperv)
     elif wanted.hyperv_passthrough and wanted.hyperv_passthrough.enabled:
