@@ -7,7 +7,6 @@ are part of what all of them agree on. They are KubeVirt's.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable
 
 USER = 107
 """Whom launchers, and with them the hypervisors that need no root, run as: QEMU's user in the images."""
@@ -44,46 +43,19 @@ VIRTIOFS = f"{SHARE}/virtiofs-containers"
 PASST_LOG = f"{SHARE}/passt.log"
 
 
-def _named(path: str) -> Callable[[str | int], str]:
-    """A path with a name, or a number, in the place of %s."""
-    return lambda name: path % name
+def seccomp_profile(hypervisor: str) -> str:
+    """The profile of its launchers, below the kubelet's directory of such profiles."""
+    return f"virtfleet/{hypervisor}.json"
 
 
-# Of a volume, by its position in the VMI's list.
-container_disk = _named(f"{CONTAINER_DISKS}/disk_%s.img")
-image_volume = _named(f"{IMAGE_VOLUMES}/disk_%s")
-"""The whole image of a containerDisk, as Kubernetes mounts it; `container_disk` is the disk found in it."""
+def container_disk(volume_index: int) -> str:
+    return f"{CONTAINER_DISKS}/disk_{volume_index}.img"
 
-# Of a volume, by its name.
-ephemeral_disk = _named(f"{EPHEMERAL_DISKS}/disk-data/%s/disk.qcow2")
-empty_disk = _named(f"{EMPTY_DISKS}/%s.qcow2")
-raw_disk = _named(f"{EPHEMERAL_DISKS}/disk-data/%s/disk.raw")
-"""A disk of its own for a hypervisor that cannot stack images."""
-container_root = _named(f"{EPHEMERAL_DISKS}/rootfs/%s")
-"""Root file system of a container image, for hypervisors that run containers."""
-mapped_dir = _named(f"{EPHEMERAL_DISKS}/mapped/%s")
-"""A claim as a container sees it, whose users are others on the node."""
-claim_dir = _named(f"{CLAIMS}/%s")
-"""Where a claim with a file system is mounted in the Pod, and the directory of a hostDisk."""
-claim_image = _named(f"{CLAIMS}/%s/disk.img")
-claim_device = _named("/dev/%s")
-hotplug_place = _named(f"{HOTPLUG_DISKS}/%s")
-"""Where the handler mounts what is plugged in: the directory of a claim, or its device."""
-hotplug_image = _named(f"{HOTPLUG_DISKS}/%s.img")
-"""The image in the directory of such a claim, under the name that a domain knows it by."""
-virtiofs_socket = _named(f"{VIRTIOFS}/%s.sock")
-"""Where a container shares a volume with the guest."""
 
-seccomp_profile = _named("virtfleet/%s.json")
-"""The profile of a hypervisor's launchers, below the kubelet's directory of such profiles."""
-access_credential = _named(f"{SECRETS}/%s-access-cred")
-"""Where a Secret with SSH keys or passwords for the guest is mounted in the Pod."""
-hook_sidecar = _named("hook-sidecar-%s")
-"""The name of a hook sidecar's container, by its number, and of its directory."""
-USB_REDIRECTIONS = 4
-"""How many USB devices of others a VM can have at once."""
-usb_redirection = _named("virt-usbredir-%s")
-"""The name of the socket through which a guest gets one of them, by its number."""
+def image_volume(volume_index: int) -> str:
+    """The whole image of a containerDisk, as Kubernetes mounts it; `container_disk` is the disk found in it."""
+    return f"{IMAGE_VOLUMES}/disk_{volume_index}"
+
 
 IMAGE_HOLDER = "container-disk"
 """Program of a container that holds an image, where images are no volumes."""
@@ -105,12 +77,53 @@ def kernel_boot(artifact: str) -> str:
     return f"{CONTAINER_DISKS}/kernel-boot/{posixpath.basename(artifact)}"
 
 
+def ephemeral_disk(volume: str) -> str:
+    return f"{EPHEMERAL_DISKS}/disk-data/{volume}/disk.qcow2"
+
+
+def empty_disk(volume: str) -> str:
+    return f"{EMPTY_DISKS}/{volume}.qcow2"
+
+
+def raw_disk(volume: str) -> str:
+    """A disk of its own for a hypervisor that cannot stack images."""
+    return f"{EPHEMERAL_DISKS}/disk-data/{volume}/disk.raw"
+
+
+def container_root(volume: str) -> str:
+    """Root file system of a container image, for hypervisors that run containers."""
+    return f"{EPHEMERAL_DISKS}/rootfs/{volume}"
+
+
+def mapped_dir(volume: str) -> str:
+    """A claim as a container sees it, whose users are others on the node."""
+    return f"{EPHEMERAL_DISKS}/mapped/{volume}"
+
+
+def claim_image(volume: str) -> str:
+    return host_disk(volume, "disk.img")
+
+
 def host_disk(volume: str, path: str) -> str:
     return f"{claim_dir(volume)}/{posixpath.basename(path)}"
 
 
+def claim_device(volume: str) -> str:
+    return f"/dev/{volume}"
+
+
+def hotplug_place(volume: str) -> str:
+    """Where the handler mounts what is plugged in: the directory of a claim, or its device."""
+    return f"{HOTPLUG_DISKS}/{volume}"
+
+
+def hotplug_image(volume: str) -> str:
+    """The image in the directory of such a claim, under the name that a domain knows it by."""
+    return f"{HOTPLUG_DISKS}/{volume}.img"
+
+
 def attached(volume: str, *, block: bool) -> str:
-    """A claim in the Pod that attaches it to the node."""
+    """The same claim in the Pod that attaches it to the node."""
     return f"{'/dev' if block else ''}/attached/{volume}"
 
 
@@ -128,6 +141,16 @@ def cloud_init_secret(volume: str, part: str) -> str:
     return f"{PRIVATE}/cloud-init-secrets/{volume}/{part}"
 
 
+def access_credential(secret: str) -> str:
+    """Where a Secret with SSH keys or passwords for the guest is mounted in the Pod."""
+    return f"{SECRETS}/{secret}-access-cred"
+
+
+def claim_dir(volume: str) -> str:
+    """Where a claim with a file system is mounted in the Pod, and the directory of a hostDisk."""
+    return f"{CLAIMS}/{volume}"
+
+
 def config_dir(kind: str, volume: str) -> str:
     """Where a ConfigMap, Secret or downward API volume is mounted in the Pod."""
     return f"{PRIVATE}/{kind}/{volume}"
@@ -138,8 +161,27 @@ def config_disk(kind: str, volume: str) -> str:
     return f"{PRIVATE}/{kind}-disks/{volume}.iso"
 
 
+def virtiofs_socket(volume: str) -> str:
+    """Where a container shares a volume with the guest."""
+    return f"{VIRTIOFS}/{volume}.sock"
+
+
+def hook_sidecar(number: int) -> str:
+    """The name of a hook sidecar's container, and of its directory."""
+    return f"hook-sidecar-{number}"
+
+
 def ignition(namespace: str, name: str) -> str:
     return f"{LIBVIRT}/ignition-dir/{namespace}/{name}/data.ign"
+
+
+USB_REDIRECTIONS = 4
+"""How many USB devices of others a VM can have at once."""
+
+
+def usb_redirection(number: int) -> str:
+    """The name of the socket through which a guest gets one of them."""
+    return f"virt-usbredir-{number}"
 
 
 def vmi_socket(uid: str, name: str) -> str:
