@@ -21,9 +21,8 @@ from virtfleet.hypervisors.support import Level, Support
 if TYPE_CHECKING:
     from virtfleet.launcher.alone.check import Step
 
-# In a wheel, and in a checkout.
-_PACKAGE = Path(virtfleet.__file__).parent
-_EXAMPLES = (_PACKAGE / "hypervisor-plugin", _PACKAGE.parents[1] / "examples" / "hypervisor-plugin")
+# In a checkout, and where VirtFleet is installed without one.
+_EXAMPLES = (Path(virtfleet.__file__).parents[2] / "examples", Path(sys.prefix, "share", "virtfleet"))
 _FILES = ("README.md", "pyproject.toml", "src/virtfleet_mock/__init__.py", "tests/test_contract.py")
 
 
@@ -160,7 +159,7 @@ def files(name: str) -> dict[str, str]:
     def renamed(text: str) -> str:
         return re.sub("|".join(words), lambda found: words[found[0]], text)
 
-    example = next(filter(Path.is_dir, _EXAMPLES))
+    example = next(place / "hypervisor-plugin" for place in _EXAMPLES if (place / "hypervisor-plugin").is_dir())
     return {renamed(path): renamed((example / path).read_text()) for path in _FILES}
 
 
