@@ -25,7 +25,7 @@ from bench.report import Figure
 from virtfleet.api import names
 from virtfleet.cli import installing
 from virtfleet.cli.output import Progress
-from virtfleet.cli.vm import podexec
+from virtfleet.cli.vm.access import command_output
 from virtfleet.installation import Installation
 from virtfleet.kube import config
 from virtfleet.kube.client import Client
@@ -203,7 +203,7 @@ class Bench:
         """What is in a launcher's Pod beside the hypervisor, seen from inside."""
         rss, pss = [], []
         for pod in await self._api.list(PODS, NAMESPACE, labels="kubevirt.io=virt-launcher"):
-            text = await podexec.output(self._api, NAMESPACE, pod["metadata"]["name"], "compute", "sh", "-c", _MEMORY)
+            text = await command_output(self._api, NAMESPACE, pod["metadata"]["name"], "compute", "sh", "-c", _MEMORY)
             beside = [p for p in _PROCESS.finditer(text) if not p["name"].startswith(("qemu-system", *_OUR_OWN))]
             rss.append(sum(int(p["rss"]) for p in beside) / 1024)
             pss.append(sum(int(p["pss"]) for p in beside) / 1024)
@@ -218,7 +218,7 @@ class Bench:
         usage = Usage(Counter(), 0.0, {name: [] for name in _RSS})
         for pod in await self._api.list(PODS, INSTALLED, labels="prometheus.kubevirt.io=true"):
             name = pod["metadata"]["labels"]["kubevirt.io"]
-            text = await podexec.output(
+            text = await command_output(
                 self._api, INSTALLED, pod["metadata"]["name"], name, "/usr/bin/python3", "-c", _METRICS
             )
             for family in text_string_to_metric_families(text):

@@ -19,7 +19,7 @@ from tests.reference import GOLDEN
 from tests.unit.domain_samples import SAMPLES, Sample, vmi
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.cli.look.render_domain import pretend_node
+from virtfleet.cli.look.render import pretend_node
 from virtfleet.domain.context import Context, Host
 from virtfleet.domain.errors import DomainError
 from virtfleet.hypervisors import registry

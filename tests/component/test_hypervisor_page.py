@@ -57,7 +57,7 @@ def follow_the_page(tmp_path: Path) -> None:
 
 
 def test_the_example_is_what_the_command_writes() -> None:
-    from virtfleet.cli.look.newhypervisor import files
+    from virtfleet.cli.look.hypervisors import files
 
     example = ROOT / "examples/hypervisor-plugin"
     written = files("mock")

@@ -13,7 +13,7 @@ from virtfleet.api import traits
 from virtfleet.api.traits import Topology
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.cli.look.render_domain import pretend_node
+from virtfleet.cli.look.render import pretend_node
 from virtfleet.domain.context import NumaCell
 from virtfleet.domain.cpupool import CpuPool
 from virtfleet.domain.errors import DomainError

@@ -21,7 +21,7 @@ from tests.reference import GOLDEN
 from virtfleet.admission.review import complete
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.cli.look.render_domain import pretend_node
+from virtfleet.cli.look.render import pretend_node
 from virtfleet.domain import paths
 from virtfleet.hypervisors import registry
 from virtfleet.installation import Installation

@@ -18,7 +18,7 @@ from tests.reference import GOLDEN
 from virtfleet.admission.review import complete
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
-from virtfleet.cli.look.render_domain import pretend_node
+from virtfleet.cli.look.render import pretend_node
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import text
 from virtfleet.hypervisors import registry

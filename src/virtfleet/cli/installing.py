@@ -12,6 +12,7 @@ from typing import Any
 
 import virtfleet
 from virtfleet.admission.review import review
+from virtfleet.api import times
 from virtfleet.api.kinds import KINDS
 from virtfleet.api.names import APP_LABEL, FINAL
 from virtfleet.cli.manifests import objects
@@ -20,10 +21,20 @@ from virtfleet.cli.reach import is_true
 from virtfleet.installation import WAIT_FOR_VMS, Installation
 from virtfleet.kube.api import KubeApi, Patch
 from virtfleet.kube.errors import ApiError, is_not_found
-from virtfleet.kube.resource import DEPLOYMENTS, KUBEVIRTS, NAMESPACES, PODS, PRIORITY_CLASSES, VMIS, Obj, of_kind
+from virtfleet.kube.resource import (
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    KUBEVIRTS,
+    NAMESPACES,
+    PODS,
+    PRIORITY_CLASSES,
+    VMIS,
+    Obj,
+    of_kind,
+)
 from virtfleet.operator import manifest
 from virtfleet.operator.apply import difference
-from virtfleet.operator.handlerpods import PROBE
+from virtfleet.operator.handlerpods import PROBE, RESTARTED
 from virtfleet.operator.render import stamped
 from virtfleet.operator.world import RESOURCES
 
@@ -78,6 +89,25 @@ async def install(api: KubeApi, kubevirt: Obj | None, progress: Progress, spec: 
         await apply(api, wanted)
     elif spec:
         await api.patch(KUBEVIRTS, there["metadata"]["name"], {"spec": spec}, manifest.NAMESPACE)
+
+
+async def restart(api: KubeApi, progress: Progress, limit: float) -> None:
+    """What `kubectl rollout restart` does, to every component; VMs run on."""
+    progress("VirtFleet has changed: its components start anew")
+    stamp = times.timestamp()
+    template = {"metadata": {"annotations": {RESTARTED: stamp}}}
+    for resource in (DEPLOYMENTS, DAEMON_SETS):
+        for workload in await api.list(resource, manifest.NAMESPACE):
+            await api.patch(
+                resource, workload["metadata"]["name"], {"spec": {"template": template}}, manifest.NAMESPACE
+            )
+
+    async def why_old(api: KubeApi) -> str | None:
+        metas = [pod["metadata"] for pod in await api.list(PODS, manifest.NAMESPACE)]
+        old = [meta["name"] for meta in metas if (meta.get("annotations") or {}).get(RESTARTED) != stamp]
+        return f"not replaced yet: {', '.join(sorted(old))}" if old else None
+
+    await wait(api, why_old, progress, limit)
 
 
 async def _refuse_others(api: KubeApi) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
-from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from virtfleet.api import names
-from virtfleet.cli.home.cluster import data_option, lines_of
-from virtfleet.cli.output import CommandError, explained, output_option, result
-from virtfleet.cli.reach import Where, cluster_options
+from virtfleet.cli.home.cluster import data_option, lines_of, or_of
+from virtfleet.cli.output import CommandError, did_you_mean, explained, output_option, result
+from virtfleet.cli.reach import Where, cluster_options, with_cluster
 from virtfleet.kube.resource import PODS, VMIS, Obj
 from virtfleet.pods.launcher import COMPUTE
 
@@ -58,8 +58,7 @@ def logs(
         for line in lines_of(folder / f"{component}.log", tail, follow):
             _print(output, component, "", line)
         return
-    if where == Where() and (data / "kubeconfig").exists():
-        where = Where(data / "kubeconfig")
+    where = or_of(data, where)
     wanted = {"follow": "true"} if follow else {}
     if tail is not None:
         wanted["tailLines"] = str(tail)
@@ -68,27 +67,21 @@ def logs(
     if component is None:
         _list(output, processes, where)
     else:
-        asyncio.run(_show(component, node, namespace, wanted, where, output, processes))
+        show = partial(_show, component, node, namespace, wanted, output, processes)
+        with_cluster(show, where, idle=_SILENCE)
 
 
 def _list(output: str, processes: Sequence[str], where: Where) -> None:
     found: list[str] = []
     try:
-        found = asyncio.run(_components(where))
+        found = with_cluster(_components, where, patience=2.0)
     except Exception as error:
         click.echo(f"components are not listed: {explained(error).message.splitlines()[0]}", err=True)
     result(output, [*processes, *found], "\n".join([*processes, *found]))
 
 
-async def _components(where: Where) -> list[str]:
-    async with _client(where, patience=2.0) as api:
-        return sorted({_owner(pod) for pod in await _pods(api)})
-
-
-def _client(where: Where, patience: float = 10.0) -> Client:
-    from virtfleet.kube.client import Client
-
-    return Client(where.config(), idle=_SILENCE, patience=patience)
+async def _components(api: Client) -> list[str]:
+    return sorted({_owner(pod) for pod in await _pods(api)})
 
 
 async def _pods(api: Client) -> list[Obj]:
@@ -116,22 +109,20 @@ async def _show(
     node: str | None,
     namespace: str | None,
     wanted: dict[str, str],
-    where: Where,
     output: str,
     processes: Sequence[str],
+    api: Client,
 ) -> None:
-    async with _client(where) as api:
-        if component.startswith(_VM):
-            pods = await _launchers(api, component.removeprefix(_VM), namespace or api.namespace)
-        else:
-            every = await _pods(api)
-            pods = chosen(every, component, node)
-            if not pods:
-                raise _unknown(component, node, [*processes, *sorted({_owner(pod) for pod in every})])
-        several = len(pods) > 1
-        async with asyncio.TaskGroup() as group:
-            for pod in pods:
-                group.create_task(_print_pod(api, pod, wanted, component, output, several=several))
+    if component.startswith(_VM):
+        pods = await _launchers(api, component.removeprefix(_VM), namespace or api.namespace)
+    else:
+        every = await _pods(api)
+        pods = chosen(every, component, node)
+        if not pods:
+            raise _unknown(component, node, [*processes, *sorted({_owner(pod) for pod in every})])
+    async with asyncio.TaskGroup() as group:
+        for pod in pods:
+            group.create_task(_print_pod(api, pod, wanted, component, output, several=len(pods) > 1))
 
 
 async def _launchers(api: Client, name: str, namespace: str) -> list[Obj]:
@@ -145,9 +136,8 @@ async def _launchers(api: Client, name: str, namespace: str) -> list[Obj]:
 def _unknown(component: str, node: str | None, known: Sequence[str]) -> CommandError:
     if node and component in known:
         return CommandError(f"{component} has no Pod on node {node!r}", "kubectl get nodes lists nodes.")
-    close = get_close_matches(component, known, n=1)
-    meant = f"did you mean {close[0]!r}? " if close else ""
-    return CommandError(f"there is no log of {component!r}", f"{meant}There are: {', '.join(known)}")
+    near = did_you_mean(component, known)
+    return CommandError(f"there is no log of {component!r}", f"{near}There are: {', '.join(known)}")
 
 
 async def _print_pod(

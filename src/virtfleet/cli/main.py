@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 import virtfleet
-from virtfleet.cli.output import TRACE, Group, colours, explained, interrupted
+from virtfleet.cli.output import TRACE, Group, Interrupted, colours, explained
 
 # command -> (module with an attribute of that name, - as _, and one line of help)
 COMMANDS = {
@@ -40,10 +40,10 @@ COMMANDS = {
     "unpause": ("virtfleet.cli.vm.power", "Let a paused VM go on."),
     "migrate": ("virtfleet.cli.vm.migrate", "Move a running VM to another node."),
     "console": ("virtfleet.cli.vm.console", "A VM's serial console."),
-    "vnc": ("virtfleet.cli.vm.vnc", "A VM's screen, or a picture of it."),
+    "vnc": ("virtfleet.cli.vm.portforward", "A VM's screen, or a picture of it."),
     "ssh": ("virtfleet.cli.vm.portforward", "Log in to a VM."),
     "port-forward": ("virtfleet.cli.vm.portforward", "Ports of a VM on this machine."),
-    "guest": ("virtfleet.cli.home.guest", "A small guest to try VirtFleet with."),
+    "guest": ("virtfleet.cli.home.image", "A small guest to try VirtFleet with."),
     "launch": ("virtfleet.cli.vm.launch", "Boot one VM without a cluster."),
     "version": ("virtfleet.cli.about", "Versions of this command and of the cluster's VirtFleet."),
     "completion": ("virtfleet.cli.about", "What makes bash, zsh or fish complete commands."),
@@ -70,7 +70,7 @@ class Commands(Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise interrupted(ctx) from None
+            raise Interrupted(ctx) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:

@@ -12,8 +12,8 @@ import click
 import orjson
 import yaml
 
-from virtfleet.api.kinds import KUBEVIRT
-from virtfleet.cli.output import CommandError
+from virtfleet.api.kinds import BY_NAME, KUBEVIRT
+from virtfleet.cli.output import CommandError, refused
 
 if TYPE_CHECKING:
     from virtfleet.installation import Installation
@@ -69,10 +69,6 @@ class Manifest:
     def namespace(self) -> str:
         return self._metadata("namespace") or "default"
 
-    def copy(self) -> dict[str, Any]:
-        copied: dict[str, Any] = orjson.loads(orjson.dumps(self.obj))
-        return copied
-
 
 def manifests(files: Iterable[str]) -> Iterator[Manifest]:
     """Every object in the files, in order; the items of a list one by one."""
@@ -119,6 +115,22 @@ def cluster_of(file: str | None, beside: Iterable[dict[str, Any]] = ()) -> Insta
     if file is not None and not findings.allowed:
         raise CommandError(f"{file}: {findings.causes[0].message}")
     return Installation(kubevirt if findings.allowed else {})
+
+
+def completed_instances(made: Iterable[dict[str, Any]], cluster: Installation) -> list[dict[str, Any]]:
+    """The VMIs among the objects, and those that their VMs and replica sets make, with their defaults."""
+    from virtfleet.reasons.instances import completed_instance
+
+    instances = []
+    for obj in made:
+        if (kind := BY_NAME.get(obj["kind"])) and kind.instance:
+            completed, findings = completed_instance(obj, cluster)
+            if not findings.allowed:
+                raise refused(findings.causes)
+            instances.append(completed)
+    if not instances:
+        raise CommandError("no VMI, VM or replica set to work on", "Name a file with one after -f.")
+    return instances
 
 
 def _documents(file: str) -> Iterator[Any]:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
+from functools import partial
 from typing import IO, Any, TypeVar
 
 import click
@@ -65,16 +66,9 @@ def colours() -> bool | None:
     return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
 
 
-def good(text: str) -> str:
-    return click.style(text, fg="green")
-
-
-def bad(text: str) -> str:
-    return click.style(text, fg="red", bold=True)
-
-
-def doubtful(text: str) -> str:
-    return click.style(text, fg="yellow")
+good = partial(click.style, fg="green")
+bad = partial(click.style, fg="red", bold=True)
+doubtful = partial(click.style, fg="yellow")
 
 
 def pair(option: str, text: str, form: str = "K=V") -> tuple[str, str]:
@@ -88,14 +82,18 @@ def pair(option: str, text: str, form: str = "K=V") -> tuple[str, str]:
 
 def table(rows: Sequence[Sequence[object]], header: Sequence[str]) -> str:
     """Columns as kubectl prints them."""
-    cells = [list(header), *[["" if c is None else str(c) for c in row] for row in rows]]
-    seen = [[len(click.unstyle(cell)) for cell in row] for row in cells]
-    widths = [max(row[i] for row in seen) for i in range(len(header))]
-    lines = []
-    for row, lengths in zip(cells, seen, strict=True):
-        padded = (cell + " " * (width - length) for cell, length, width in zip(row, lengths, widths, strict=True))
-        lines.append("   ".join(padded).rstrip())
-    return "\n".join(lines)
+    cells = [list(header), *(["" if c is None else str(c) for c in row] for row in rows)]
+    widths = [max(len(click.unstyle(cell)) for cell in column) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "   ".join(
+            cell + " " * (width - len(click.unstyle(cell))) for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
+        for row in cells
+    )
+
+
+def mib(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB"
 
 
 def yaml_documents(documents: Iterable[Any]) -> str:
@@ -138,13 +136,17 @@ class CommandError(click.ClickException):
         click.echo(f"{bad('Error:')} {self.format_message()}", file=file or sys.stderr, color=colours())
 
 
+_GOES_ON = "virtfleet.goes-on"
+
+
 class Interrupted(CommandError):
     """^C: the command ends, and what it set going does not."""
 
     exit_code = 130  # what a shell says of a command that was ended by ^C
 
-
-_GOES_ON = "virtfleet.goes-on"
+    def __init__(self, ctx: click.Context) -> None:
+        goes_on = ctx.meta.get(_GOES_ON)
+        super().__init__(f"interrupted: {goes_on}" if goes_on else "interrupted; nothing of it goes on")
 
 
 def on_interrupt(text: str) -> None:
@@ -153,10 +155,9 @@ def on_interrupt(text: str) -> None:
         ctx.meta[_GOES_ON] = text
 
 
-def interrupted(ctx: click.Context) -> Interrupted:
-    """What is said to whoever pressed ^C."""
-    goes_on = ctx.meta.get(_GOES_ON, "")
-    return Interrupted(f"interrupted: {goes_on}" if goes_on else "interrupted; nothing of it goes on")
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """What a word that is spelt wrong was probably meant to be; "" where nothing is near."""
+    return "".join(f"did you mean {near!r}? " for near in get_close_matches(word, list(known), n=1))
 
 
 class Group(click.Group):
@@ -166,9 +167,8 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in (known := self.list_commands(ctx)):
-            close = get_close_matches(args[0], known, n=1)
-            meant = f"did you mean {close[0]!r}? " if close else ""
-            ctx.fail(f"there is no command {args[0]!r}; {meant}`{ctx.command_path} --help` lists them")
+            near = did_you_mean(args[0], known)
+            ctx.fail(f"there is no command {args[0]!r}; {near}`{ctx.command_path} --help` lists them")
         return super().resolve_command(ctx, args)
 
 

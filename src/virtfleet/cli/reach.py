@@ -68,12 +68,14 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def with_cluster(work: Callable[[Client], Awaitable[T]], where: Where) -> T:
-    """What `work` does with the cluster's API."""
+def with_cluster(
+    work: Callable[[Client], Awaitable[T]], where: Where, *, patience: float = 10.0, idle: float = 300.0
+) -> T:
+    """What `work` does with the cluster's API; `patience` and `idle` are the client's."""
     from virtfleet.kube.client import Client
 
     async def reach() -> T:
-        async with Client(where.config()) as api:
+        async with Client(where.config(), patience=patience, idle=idle) as api:
             return await work(api)
 
     return asyncio.run(reach())

@@ -7,6 +7,7 @@ from xml.etree.ElementTree import Element
 from virtfleet.api import traits
 from virtfleet.api.domainspec import Clock
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
+from virtfleet.domain import paths
 from virtfleet.domain.context import Smbios
 from virtfleet.domain.xml import add, yes_no
 
@@ -49,6 +50,19 @@ def smbios(root: Element, vmi: VMI, identity: Smbios) -> None:
         element = add(sysinfo, "chassis")
         for key in ("manufacturer", "version", "serial", "asset", "sku"):
             add(element, "entry", getattr(chassis, key), name=key)
+
+
+def kernel(os: Element, vmi: VMI) -> None:
+    """A kernel that is booted by itself, with what belongs to it."""
+    firmware = vmi.spec.domain.firmware
+    if not firmware or not (boot := firmware.kernel_boot):
+        return
+    if boot.container and boot.container.kernel_path:
+        add(os, "kernel", paths.kernel_boot(boot.container.kernel_path))
+    if boot.container and boot.container.initrd_path:
+        add(os, "initrd", paths.kernel_boot(boot.container.initrd_path))
+    if boot.kernel_args:
+        add(os, "cmdline", boot.kernel_args)
 
 
 def clock(root: Element, vmi: VMI) -> None:

@@ -37,7 +37,7 @@ class _Cell:
 
     def take_core(self) -> list[int]:
         """Threads of one physical core, or nothing."""
-        return self._take_whole(self.threads) if self.whole else []
+        return self._take_whole(self.threads)
 
     def take_left_over(self, count: int) -> list[int]:
         taken, self.left_over = self.left_over[:count], self.left_over[count:]
@@ -45,16 +45,16 @@ class _Cell:
 
     def take_thread(self) -> list[int]:
         """One thread, preferably one that is left over."""
-        if self.left_over:
-            return self.take_left_over(1)
-        return self._take_whole(1) if self.whole else []
+        return self.take_left_over(1) or self._take_whole(1)
 
     def _take_whole(self, count: int) -> list[int]:
-        taken, rest = self.whole[0][:count], self.whole[0][count:]
+        if not self.whole:
+            return []
+        core = self.whole.pop(0)
+        taken, rest = core[:count], core[count:]
         if len(rest) >= self.threads:
-            self.whole[0] = rest
+            self.whole.insert(0, rest)
         else:
-            del self.whole[0]
             self.left_over += rest
         return taken
 

@@ -49,10 +49,8 @@ def _gpus(devices: Element, vmi: VMI, context: Context) -> None:
         display = _display(gpu)
         if assigned.kind == "mdev":
             first_mediated = element if first_mediated is None else first_mediated
-            shown = display is not None and display.enabled is not False
-        else:  # a whole GPU is a display only where that is said
-            shown = display is not None and display.enabled is True
-        if shown and display is not None:
+        # A whole GPU is a display only where that is said.
+        if display and (assigned.kind == "mdev" if display.enabled is None else display.enabled):
             _show(element, framebuffer=display.ram_fb is None or display.ram_fb.enabled is not False)
     if first_mediated is not None and not any(_display(gpu) for gpu, _ in gpus):
         _show(first_mediated, framebuffer=True)

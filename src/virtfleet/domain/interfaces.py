@@ -18,12 +18,10 @@ from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add
 
-MOST_QUEUES = 256  # of a tap device
+_MOST_QUEUES = 256  # of a tap device
 _BRIDGE = "k6t-eth0"  # of the first network
-
-
 # Ports of Istio's proxy, which must not be forwarded to the guest.
-ISTIO_PORTS = (15000, 15001, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090)
+_ISTIO_PORTS = (15000, 15001, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090)
 
 
 def present(vmi: VMI) -> list[Interface]:
@@ -44,9 +42,15 @@ def attached(vmi: VMI, context: Context) -> Iterator[tuple[Interface, bool]]:
             yield interface, tap
 
 
-def bridge(interface: Interface, context: Context) -> str:
-    """The bridge of the Pod that an interface joins, where it is attached to one by itself and not to a tap."""
-    return context.bridges.get(interface.name, _BRIDGE)
+def on_bridge(devices: Element, interface: Interface, context: Context, guest: str) -> Element:
+    """An interface of a guest that joins bridges of its Pod itself, and not by taps."""
+    if not uses_tap(interface, context):
+        raise DomainError(f"interface {interface.name!r}: {guest} can join bridges of its Pod only")
+    element = add(devices, "interface", type="bridge")
+    if interface.mac_address:
+        add(element, "mac", address=interface.mac_address)
+    add(element, "source", bridge=context.bridges.get(interface.name, _BRIDGE))
+    return element
 
 
 def uses_tap(interface: Interface, context: Context) -> bool:
@@ -59,7 +63,7 @@ def queues(vmi: VMI, interface: Interface) -> int:
     """Queues of an interface, or 0 where they are not asked for. Only virtio has several."""
     if not vmi.spec.domain.devices.network_interface_multiqueue or (interface.model or "virtio") != "virtio":
         return 0
-    return min(traits.topology(vmi).vcpus, MOST_QUEUES)
+    return min(traits.topology(vmi).vcpus, _MOST_QUEUES)
 
 
 def plain_mac(address: str) -> str:
@@ -90,7 +94,7 @@ def passt(element: Element, vmi: VMI, interface: Interface) -> None:
     proxied = vmi.metadata.annotations.get(names.ISTIO_INJECT, "").lower() == "true"
     forwards: dict[str, list[dict[str, str | int]]] = {"tcp": [], "udp": []}
     if proxied:
-        forwards["tcp"] = [{"start": port, "exclude": "yes"} for port in ISTIO_PORTS]
+        forwards["tcp"] = [{"start": port, "exclude": "yes"} for port in _ISTIO_PORTS]
     for port in interface.ports:
         forwards[(port.protocol or "tcp").lower()].append({"start": port.port or 0})
     everything = not any(forwards.values())

@@ -20,14 +20,8 @@ class TargetNames:
         seen = {status.name: status.target for status in vmi.status.volume_status if status.target}
         known = {**abi.targets(vmi), **seen}
         disks = {disk.name: _PREFIXES.get(bus(disk), "") for disk in vmi.spec.domain.devices.disks}
-        self._given = {
-            name: known[name] for name, prefix in disks.items() if name in known and known[name].startswith(prefix)
-        }
-        self._taken = {
-            (_PREFIXES.get(bus(disk), ""), self._given[disk.name])
-            for disk in vmi.spec.domain.devices.disks
-            if disk.name in self._given
-        }
+        self._given = {n: known[n] for n, prefix in disks.items() if n in known and known[n].startswith(prefix)}
+        self._taken = {(disks[name], target) for name, target in self._given.items()}
 
     def name(self, disk: str, on_bus: str) -> tuple[str, int]:
         """The target name of a disk, and its position on the bus."""

@@ -6,9 +6,11 @@ takes raw files only, a container mounts directories.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
-from virtfleet.api.disks import Volume
+from virtfleet.api.disks import Disk, Volume
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import paths
 from virtfleet.domain.context import Context
@@ -31,6 +33,15 @@ class Source(msgspec.Struct, frozen=True):
     @property
     def type(self) -> str:
         return "block" if self.block else "file"
+
+
+def disks(vmi: VMI) -> Iterator[tuple[Disk, Volume, int]]:
+    """Every disk with its volume, and that one's position in the VMI's list."""
+    by_name = {volume.name: (volume, index) for index, volume in enumerate(vmi.spec.volumes)}
+    for disk in vmi.spec.domain.devices.disks:
+        if disk.name not in by_name:
+            raise DomainError(f"disk {disk.name!r}: spec.volumes has no volume of that name")
+        yield disk, *by_name[disk.name]
 
 
 def source(vmi: VMI, volume: Volume, index: int, context: Context, *, stacked: bool = True) -> Source:

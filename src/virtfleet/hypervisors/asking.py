@@ -87,13 +87,9 @@ def tags(vmi: VMI) -> bool:
     return any(device.tag for device in tagged)
 
 
-def _efi(vmi: VMI) -> Any:
-    firmware = vmi.spec.domain.firmware
-    return firmware.bootloader.efi if firmware and firmware.bootloader else None
-
-
 def secure_boot(vmi: VMI) -> bool:
-    efi = _efi(vmi)
+    firmware = vmi.spec.domain.firmware
+    efi = firmware.bootloader.efi if firmware and firmware.bootloader else None
     return efi is not None and efi.secure_boot is not False
 
 

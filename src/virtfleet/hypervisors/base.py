@@ -23,7 +23,7 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain.context import Context
 from virtfleet.domain.xml import attribute
 from virtfleet.hypervisors.migration import Ask, Migration
-from virtfleet.hypervisors.proof import Device, Learned, Step
+from virtfleet.hypervisors.proof import Device, Learned, Program, Step
 from virtfleet.hypervisors.support import Level, Supports
 
 _OWN: Final = "ua-"  # libvirt keeps aliases with this prefix for its users
@@ -127,6 +127,8 @@ class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
     machine type waits for a node."""
     learned: Learned | None = None
     """What its libvirt finds out about programs, where that is worth keeping."""
+    program: str = ""
+    """One that must be installed, with `{machine}` for the kind of the node's CPUs; "" where there is none."""
     processes: tuple[str, ...] = ()
     """How command names of the hypervisor's process begin."""
     vcpu_thread: str = ""
@@ -204,14 +206,11 @@ class Hypervisor(ABC):
     descriptor: ClassVar[Descriptor]
     supports: ClassVar[Supports] = {}
     """What works, what works as an experiment, and what is impossible. What is not named here is refused."""
+    refusal: ClassVar[str] = ""
+    """Why no VM can run on it yet."""
     evidence: ClassVar[Evidence] = Evidence.NONE
     migration: ClassVar[Migration] = Migration()
     """The steps by which a running VM moves; refused unless the hypervisor brings its own."""
-
-    @property
-    def refusal(self) -> str:
-        """Why no VM can run on it yet."""
-        return ""
 
     def has(self, feature: str) -> bool:
         """Whether a feature works, by the table of its own; `features.support` knows what VirtFleet does of it."""
@@ -234,13 +233,14 @@ class Hypervisor(ABC):
         there; None where there is nothing to do, or no such device."""
         return None
 
-    @abstractmethod
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
-        """How to set up and start libvirt for one VM."""
+        """How to set up and start libvirt for one VM: not at all, where the driver is inside the client library."""
+        return DaemonPlan(uri=self.descriptor.uri)
 
     def proof(self, machine: str) -> tuple[Step, ...]:
         """How a node with CPUs of the kind `machine` (x86_64 and so on) proves that it works there."""
-        return (Device(self.descriptor.device),) if self.descriptor.device else ()
+        device, program = self.descriptor.device, self.descriptor.program.format(machine=machine)
+        return (*((Device(device),) if device else ()), *((Program(program),) if program else ()))
 
     def tuning(self, vmi: VMI, context: Context) -> Tuning:
         """What the handler does to the hypervisor's process."""
@@ -254,6 +254,8 @@ class Hypervisor(ABC):
 
     def memory(self, vmi: VMI) -> int:
         """Bytes beside the guest's memory that grow with the VMI; what every VM needs is in the overheads."""
+        if self.descriptor.container:
+            return 0  # all that a container takes is its own
         amount = -(-traits.memory(vmi).value() // PAGE_TABLES) + PER_VCPU * traits.topology(vmi).vcpus
         return amount + VFIO if traits.vfio(vmi) else amount
 

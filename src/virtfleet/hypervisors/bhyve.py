@@ -11,11 +11,9 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import volumes
 from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
-from virtfleet.domain.targets import TargetNames
-from virtfleet.domain.xml import add
+from virtfleet.domain.xml import add, child
 from virtfleet.hypervisors.base import Descriptor, Evidence, Overheads
 from virtfleet.hypervisors.plain import PlainMachine
-from virtfleet.hypervisors.proof import Program, Step
 from virtfleet.hypervisors.support import NO_CONSOLE_LOG, Supports, impossible, works
 
 _FIRMWARE = "/usr/local/share/uefi-firmware/BHYVE_UEFI.fd"
@@ -39,10 +37,12 @@ class Bhyve(PlainMachine):
         root=True,
         privileged=True,
         device="vmm",
+        program="bhyve",
         processes=("bhyve",),
     )
     evidence = Evidence.SCHEMA
     domain_type = "bhyve"
+    disk_format, disk_driver = "raw", "file"
     supports: ClassVar[Supports] = impossible(
         ("disk-usb disk-scsi lun shareable-disk io-threads block-multiqueue", "bhyve has SATA, virtio and NVMe disks"),
         ("block-size changed-block-tracking", "libvirt's bhyve driver passes only the path of a disk on"),
@@ -67,15 +67,10 @@ class Bhyve(PlainMachine):
         "net-bridge net-masquerade efi serial-console",
     )
 
-    def proof(self, machine: str) -> tuple[Step, ...]:
-        return (*super().proof(machine), Program("bhyve"))
-
     def build(self, vmi: VMI, context: Context) -> Element:
         root = super().build(vmi, context)
         if traits.serial_console(vmi):
-            devices = root.find("devices")
-            assert devices is not None
-            serial = add(devices, "serial", type="nmdm")
+            serial = add(child(root, "devices"), "serial", type="nmdm")
             number = vmi.metadata.uid  # one pair of null modems for each VM
             add(serial, "source", master=f"/dev/nmdm{number}A", slave=f"/dev/nmdm{number}B")
         return root
@@ -88,17 +83,8 @@ class Bhyve(PlainMachine):
         if traits.efi(vmi):
             add(os, "loader", _FIRMWARE, readonly="yes", type="pflash")
 
-    def _disk(
-        self, devices: Element, vmi: VMI, disk: Disk, volume: Volume, index: int, targets: TargetNames, context: Context
-    ) -> None:
+    def image(self, vmi: VMI, disk: Disk, volume: Volume, index: int, context: Context) -> tuple[str, bool]:
         source = volumes.source(vmi, volume, index, context, stacked=False)
         if source.block:
             raise DomainError(f"disk {disk.name!r}: bhyve reads files; give the claim volumeMode Filesystem")
-        bus = traits.bus(disk) or self.descriptor.disk_bus
-        element = add(devices, "disk", type="file", device="cdrom" if disk.cdrom else "disk")
-        add(element, "driver", name="file", type="raw")
-        add(element, "source", file=source.path)
-        add(element, "target", dev=targets.name(disk.name, bus)[0], bus=bus)
-        if disk.cdrom or (disk.disk and disk.disk.readonly):
-            add(element, "readonly")
-        add(element, "alias", name=f"ua-{disk.name}")
+        return source.path, bool(disk.cdrom)

@@ -19,7 +19,6 @@ from virtfleet.domain.targets import TargetNames
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors import daemons
 from virtfleet.hypervisors.base import DaemonPlan, DaemonSettings, Descriptor, Evidence, Hypervisor, Overheads, Tuning
-from virtfleet.hypervisors.proof import Program, Step
 from virtfleet.hypervisors.support import NO_CONSOLE_LOG, Supports, impossible, works
 
 _FIRMWARE = "/usr/share/cloud-hypervisor/hypervisor-fw"
@@ -43,6 +42,7 @@ class CloudHypervisor(Hypervisor):
         uri="ch:///session",
         daemon="virtchd",
         device="kvm",
+        program="cloud-hypervisor",
         processes=("cloud-hypervisor",),
         vcpu_thread=r"^vcpu(\d+)$",
         disk_bus="virtio",
@@ -78,9 +78,6 @@ class CloudHypervisor(Hypervisor):
             ("disk-virtio/s390x", "it runs on amd64 and arm64 only"),
         ),
     }
-
-    def proof(self, machine: str) -> tuple[Step, ...]:
-        return (*super().proof(machine), Program("cloud-hypervisor"))
 
     def build(self, vmi: VMI, context: Context) -> Element:
         if context.emulated:
@@ -123,11 +120,9 @@ def _boot(root: Element, vmi: VMI) -> None:
     firmware = vmi.spec.domain.firmware
     boot = firmware.kernel_boot if firmware else None
     if boot and boot.container and boot.container.kernel_path:
-        add(os, "kernel", paths.kernel_boot(boot.container.kernel_path))
-        if boot.container.initrd_path:
-            add(os, "initrd", paths.kernel_boot(boot.container.initrd_path))
-    else:
-        add(os, "kernel", _EFI_FIRMWARE if traits.efi(vmi) else _FIRMWARE)
+        common.kernel(os, vmi)
+        return
+    add(os, "kernel", _EFI_FIRMWARE if traits.efi(vmi) else _FIRMWARE)
     if boot and boot.kernel_args:
         add(os, "cmdline", boot.kernel_args)
 
@@ -142,12 +137,8 @@ def _pinning(root: Element, vmi: VMI, context: Context, topology: traits.Topolog
 
 
 def _disks(devices: Element, vmi: VMI, context: Context) -> None:
-    by_name = {volume.name: (index, volume) for index, volume in enumerate(vmi.spec.volumes)}
     targets = TargetNames(vmi)
-    for disk in vmi.spec.domain.devices.disks:
-        index, volume = by_name.get(disk.name, (-1, None))
-        if volume is None:
-            raise DomainError(f"disk {disk.name!r}: spec.volumes has no volume of that name")
+    for disk, volume, index in volumes.disks(vmi):
         source = volumes.source(vmi, volume, index, context, stacked=False)
         # Block devices are given as files as well: the driver refuses the type `block`.
         element = add(devices, "disk", type="file", device="disk")

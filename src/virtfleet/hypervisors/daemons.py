@@ -62,12 +62,8 @@ def _address(descriptor: Descriptor, socket: str) -> str:
 def _environment(descriptor: Descriptor, settings: DaemonSettings) -> dict[str, str]:
     environment = {}
     if not descriptor.root:
-        environment = {
-            "XDG_RUNTIME_DIR": settings.runtime_dir,
-            "XDG_CONFIG_HOME": settings.private_dir,
-            "XDG_CACHE_HOME": settings.private_dir,
-            "XDG_DATA_HOME": settings.private_dir,
-        }
+        homes = ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME")
+        environment = {"XDG_RUNTIME_DIR": settings.runtime_dir, **dict.fromkeys(homes, settings.private_dir)}
     if not settings.modular and settings.driver_dir:
         environment["LIBVIRT_DRIVER_DIR"] = settings.driver_dir
     return environment

@@ -7,7 +7,7 @@ from typing import ClassVar
 from virtfleet.api.disks import Volume
 from virtfleet.hypervisors.base import Connection, Descriptor, Events, Evidence
 from virtfleet.hypervisors.plain import ELSEWHERE, PlainMachine, limits
-from virtfleet.hypervisors.support import Supports, works
+from virtfleet.hypervisors.support import Supports
 
 
 class HyperV(PlainMachine):
@@ -23,6 +23,7 @@ class HyperV(PlainMachine):
         uri="hyperv://{host}",
         disk_bus="scsi",
     )
+    refusal = "VMs cannot run on hypervisor hyperv yet: VirtFleet writes their documents, but logs in at no other host"
     evidence = Evidence.SCHEMA
     domain_type = "hyperv"
     supports: ClassVar[Supports] = limits(
@@ -32,11 +33,7 @@ class HyperV(PlainMachine):
         ("efi", "libvirt's Hyper-V driver defines machines with a BIOS only"),
         ("net-bridge net-masquerade", "networks are virtual switches of the Hyper-V host"),
         ("live-migration", "libvirt's Hyper-V driver cannot migrate"),
-    ) | works("disk-image host-disk disk-scsi cdrom")
-
-    @property
-    def refusal(self) -> str:
-        return "VMs cannot run on hypervisor hyperv yet: VirtFleet writes their documents, but logs in at no other host"
+    )
 
     def path(self, volume: Volume) -> str:
         assert volume.host_disk is not None

@@ -93,9 +93,6 @@ class Lxc(Hypervisor):
     def devices(self, vmi: VMI, *, emulated: bool) -> tuple[str, ...]:
         return ("fuse",)  # libvirt shows the guest its own /proc/meminfo with it
 
-    def memory(self, vmi: VMI) -> int:
-        return 0  # all that a container takes is its own
-
     def identity(self, device: Element) -> str:
         """By its hardware address, which the handler chooses for every interface: the driver forgets aliases."""
         mac = device.find("mac")
@@ -160,12 +157,7 @@ def _directory(devices: Element, vmi: VMI, volume: Volume, target: str) -> None:
 
 def _interfaces(devices: Element, vmi: VMI, context: Context) -> None:
     for number, interface in enumerate(interfaces.present(vmi)):
-        if not interfaces.uses_tap(interface, context):
-            raise DomainError(f"interface {interface.name!r}: a container can join bridges of its Pod only")
-        element = add(devices, "interface", type="bridge")
-        if interface.mac_address:
-            add(element, "mac", address=interface.mac_address)
-        add(element, "source", bridge=interfaces.bridge(interface, context))
+        element = interfaces.on_bridge(devices, interface, context, "a container")
         add(element, "guest", dev=f"eth{number}")
         if interface.state == "down":
             add(element, "link", state="down")

@@ -196,19 +196,20 @@ def _rates(look: Look) -> str:
 def kept_by(vmi: VMI) -> Iterator[Obstacle]:
     """What keeps any VM where it is: what its owner could change first, what nobody can change last."""
     yield from _interfaces(vmi)
-    yield from _devices(vmi)
-    if traits.sev(vmi):
-        yield Obstacle(NotMigratable.SEV, "VMI uses SEV")
-    if traits.tdx(vmi):
-        yield Obstacle(NotMigratable.TDX, "VMI uses TDX")
-    if traits.secure_execution(vmi):
-        yield Obstacle(NotMigratable.SECURE_EXECUTION, "VMI uses Secure Execution")
-    features = vmi.spec.domain.features
-    passthrough = features.hyperv_passthrough if features else None
-    if passthrough and passthrough.enabled is not False:
-        yield Obstacle(NotMigratable.HYPERV_PASSTHROUGH, "VMI uses hyperv passthrough")
-    if any(disk.lun and disk.lun.reservation for disk in vmi.spec.domain.devices.disks):
-        yield Obstacle(NotMigratable.PERSISTENT_RESERVATION, "VMI uses SCSI persistent reservation")
+    devices, features = vmi.spec.domain.devices, vmi.spec.domain.features
+    hyperv = features.hyperv_passthrough if features else None
+    reserved = any(disk.lun and disk.lun.reservation for disk in devices.disks)
+    for there, reason, message in (
+        (devices.host_devices, NotMigratable.HOST_DEVICE, "VMI specifies non-migratable generic PCI host device"),
+        (devices.gpus, NotMigratable.HOST_DEVICE, "VMI specifies non-migratable GPU device"),
+        (traits.sev(vmi), NotMigratable.SEV, "VMI uses SEV"),
+        (traits.tdx(vmi), NotMigratable.TDX, "VMI uses TDX"),
+        (traits.secure_execution(vmi), NotMigratable.SECURE_EXECUTION, "VMI uses Secure Execution"),
+        (hyperv and hyperv.enabled is not False, NotMigratable.HYPERV_PASSTHROUGH, "VMI uses hyperv passthrough"),
+        (reserved, NotMigratable.PERSISTENT_RESERVATION, "VMI uses SCSI persistent reservation"),
+    ):
+        if there:
+            yield Obstacle(reason, message)
     yield from _volumes(vmi)
 
 
@@ -223,13 +224,6 @@ def _interfaces(vmi: VMI) -> Iterator[Obstacle]:
         NotMigratable.INTERFACE,
         "cannot migrate VMI which does not use masquerade or a migratable plugin to connect to the pod network",
     )
-
-
-def _devices(vmi: VMI) -> Iterator[Obstacle]:
-    if vmi.spec.domain.devices.host_devices:
-        yield Obstacle(NotMigratable.HOST_DEVICE, "VMI specifies non-migratable generic PCI host device")
-    if vmi.spec.domain.devices.gpus:
-        yield Obstacle(NotMigratable.HOST_DEVICE, "VMI specifies non-migratable GPU device")
 
 
 def _volumes(vmi: VMI) -> Iterator[Obstacle]:

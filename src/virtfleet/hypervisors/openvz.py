@@ -11,18 +11,8 @@ from virtfleet.domain import common, interfaces
 from virtfleet.domain.context import Context
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add, child
-from virtfleet.hypervisors.base import (
-    Connection,
-    DaemonPlan,
-    DaemonSettings,
-    Descriptor,
-    Events,
-    Evidence,
-    Hypervisor,
-    Overheads,
-)
+from virtfleet.hypervisors.base import Connection, Descriptor, Events, Evidence, Hypervisor, Overheads
 from virtfleet.hypervisors.containers import IMPOSSIBLE_IN_CONTAINERS, first_id
-from virtfleet.hypervisors.proof import Program, Step
 from virtfleet.hypervisors.support import Supports, impossible, works
 
 _FIRST = 101  # numbers up to 100 are OpenVZ's own
@@ -47,6 +37,11 @@ class OpenVZ(Hypervisor):
         privileged=True,
         container=True,
         disk_bus="virtio",
+        program="vzctl",
+    )
+    refusal = (
+        "VMs cannot run on hypervisor openvz yet: VirtFleet writes their documents, but looks for a VM by its name,"
+        " and an OpenVZ container has a number"
     )
     evidence = Evidence.DRIVER
     supports: ClassVar[Supports] = impossible(
@@ -59,16 +54,6 @@ class OpenVZ(Hypervisor):
         ("kernel-boot", "a container runs on the node's kernel"),
         ("live-migration", "VirtFleet has not driven a migration of OpenVZ yet"),
     ) | works("container-disk filesystem net-bridge net-masquerade")
-
-    @property
-    def refusal(self) -> str:
-        return (
-            "VMs cannot run on hypervisor openvz yet: VirtFleet writes their documents, but looks for a VM by its name,"
-            " and an OpenVZ container has a number"
-        )
-
-    def proof(self, machine: str) -> tuple[Step, ...]:
-        return (Program("vzctl"),)
 
     def build(self, vmi: VMI, context: Context) -> Element:
         root = common.document(vmi, "openvz")
@@ -86,19 +71,8 @@ class OpenVZ(Hypervisor):
         add(element, "source", name=template.rpartition("/")[2].partition(":")[0])
         add(element, "target", dir="/")
         for interface in interfaces.present(vmi):
-            if not interfaces.uses_tap(interface, context):
-                raise DomainError(f"interface {interface.name!r}: a container can join bridges of its Pod only")
-            element = add(devices, "interface", type="bridge")
-            if interface.mac_address:
-                add(element, "mac", address=interface.mac_address)
-            add(element, "source", bridge=interfaces.bridge(interface, context))
+            interfaces.on_bridge(devices, interface, context, "a container")
         return root
-
-    def daemon(self, settings: DaemonSettings) -> DaemonPlan:
-        return DaemonPlan(uri=self.descriptor.uri)
-
-    def memory(self, vmi: VMI) -> int:
-        return 0
 
 
 def number(vmi: VMI) -> int:

@@ -42,21 +42,15 @@ _LACKING = (
     ("console-log", NO_CONSOLE_LOG),
     ("start-paused", "libvirt's {} driver starts VMs running"),
 )  # fmt: skip
+_PLAIN = "disk-image host-disk disk-sata disk-scsi cdrom"
 _OWN_FORMAT = "disks of {} have a format of its own; prepare one and name it in hostDisk"
 
 
-def limits(driver: str, *own: tuple[str, str]) -> dict[str, Support]:
-    """What one of these drivers cannot do: what all of them cannot, and what only this one cannot."""
-    return impossible(
-        *((features, reason.format(driver)) for features, reason in _LACKING),
-        ("container-disk claim ephemeral-disk", _OWN_FORMAT.format(driver)),
-        *own,
-    )
-
-
-# What all of them have: disks of their own format.
-PLAIN = works("disk-image host-disk disk-sata disk-scsi cdrom")
-CONFIGURATION = works("cloud-init config-disk")
+def limits(driver: str, *own: tuple[str, str], has: str = "") -> dict[str, Support]:
+    """What one of these drivers can do: what all of them can and cannot, and what only this one cannot, and `has`."""
+    every = ((features, reason.format(driver)) for features, reason in _LACKING)
+    formats = ("container-disk claim ephemeral-disk", _OWN_FORMAT.format(driver))
+    return impossible(*every, formats) | works(_PLAIN) | impossible(*own) | works(has)
 
 
 class PlainMachine(Hypervisor):
@@ -65,6 +59,9 @@ class PlainMachine(Hypervisor):
     domain_type: ClassVar[str]
     disk_format: ClassVar[str] = ""
     """libvirt's word for the format of disks, where the driver wants one."""
+    disk_driver: ClassVar[str] = ""
+    models: ClassVar[dict[str, str]] = {}
+    """The driver's words for models of network cards, where it has its own."""
 
     def build(self, vmi: VMI, context: Context) -> Element:
         if context.emulated:
@@ -76,19 +73,23 @@ class PlainMachine(Hypervisor):
         common.reboot_policy(root, vmi)
         devices = add(root, "devices")
         targets = TargetNames(vmi)
-        by_name = {volume.name: (index, volume) for index, volume in enumerate(vmi.spec.volumes)}
-        for disk in vmi.spec.domain.devices.disks:
-            index, volume = by_name.get(disk.name, (-1, None))
-            if volume is None:
-                raise DomainError(f"disk {disk.name!r}: spec.volumes has no volume of that name")
-            self._disk(devices, vmi, disk, volume, index, targets, context)
+        for disk, volume, index in volumes.disks(vmi):
+            path, cdrom = self.image(vmi, disk, volume, index, context)
+            bus = traits.bus(disk) or self.descriptor.disk_bus
+            element = add(devices, "disk", type="file", device="cdrom" if cdrom else "disk")
+            if self.disk_format:
+                add(element, "driver", name=self.disk_driver, type="raw" if cdrom else self.disk_format)
+            add(element, "source", file=path)
+            add(element, "target", dev=targets.name(disk.name, bus)[0], bus=bus)
+            if cdrom or (disk.disk and disk.disk.readonly):
+                add(element, "readonly")
+            add(element, "alias", name=f"ua-{disk.name}")
         for interface, tap in interfaces.attached(vmi, context):
             if not tap or not self.has("net-bridge"):
                 raise DomainError(f"interface {interface.name!r}: {self.descriptor.name} cannot be attached to it")
-            element = add(devices, "interface", type="bridge")
-            add(element, "mac", address=interface.mac_address) if interface.mac_address else None
-            add(element, "source", bridge=interfaces.bridge(interface, context))
-            add(element, "model", type=self.interface_model(interface.model or "virtio"))
+            element = interfaces.on_bridge(devices, interface, context, self.descriptor.name)
+            model = interface.model or "virtio"
+            add(element, "model", type=self.models.get(model, model))
             add(element, "alias", name=f"ua-{interface.name}")
         return root
 
@@ -98,9 +99,13 @@ class PlainMachine(Hypervisor):
         add(os, "type", "hvm", arch="x86_64")
         add(os, "boot", dev="hd")
 
-    def interface_model(self, model: str) -> str:
-        """The driver's word for a model of network cards."""
-        return model
+    def image(self, vmi: VMI, disk: Disk, volume: Volume, index: int, context: Context) -> tuple[str, bool]:
+        """Where the data of a disk lies, and whether it is shown as a CD-ROM."""
+        made = volumes.seed(volume) or bool(volumes.config_kind(volume))
+        if not volume.host_disk and not (made and self.has("config-disk")):
+            raise DomainError(f"disk {disk.name!r}: {_OWN_FORMAT.format(self.descriptor.title)}")
+        path = volumes.source(vmi, volume, index, context).path if made else self.path(volume)
+        return path, made or bool(disk.cdrom)
 
     def path(self, volume: Volume) -> str:
         """Where a disk lies that the VMI names by `hostDisk`."""
@@ -108,24 +113,5 @@ class PlainMachine(Hypervisor):
         return paths.host_disk(volume.name, volume.host_disk.path)
 
     def daemon(self, settings: DaemonSettings) -> DaemonPlan:
-        if self.descriptor.connection is not Connection.DAEMON:
-            return DaemonPlan(uri=self.descriptor.uri)
-        return daemons.plan(self.descriptor, settings, {})
-
-    def _disk(
-        self, devices: Element, vmi: VMI, disk: Disk, volume: Volume, index: int, targets: TargetNames, context: Context
-    ) -> None:
-        made = volumes.seed(volume) or bool(volumes.config_kind(volume))
-        if not volume.host_disk and not (made and self.has("config-disk")):
-            raise DomainError(f"disk {disk.name!r}: {_OWN_FORMAT.format(self.descriptor.title)}")
-        cdrom = made or bool(disk.cdrom)
-        path = volumes.source(vmi, volume, index, context).path if made else self.path(volume)
-        bus = traits.bus(disk) or self.descriptor.disk_bus
-        element = add(devices, "disk", type="file", device="cdrom" if cdrom else "disk")
-        if self.disk_format:
-            add(element, "driver", type="raw" if cdrom else self.disk_format)
-        add(element, "source", file=path)
-        add(element, "target", dev=targets.name(disk.name, bus)[0], bus=bus)
-        if cdrom or (disk.disk and disk.disk.readonly):
-            add(element, "readonly")
-        add(element, "alias", name=f"ua-{disk.name}")
+        daemon = self.descriptor.connection is Connection.DAEMON
+        return daemons.plan(self.descriptor, settings, {}) if daemon else super().daemon(settings)

@@ -19,14 +19,14 @@ DEFAULT: Final = "qemu-kvm"
 
 # Imported on first use: a launcher needs one of them.
 _OWN: Final = {
-    "qemu-kvm": "virtfleet.hypervisors.qemu_kvm:QemuKvm",
-    "mshv": "virtfleet.hypervisors.mshv:Mshv",
+    "qemu-kvm": "virtfleet.hypervisors.qemu.hypervisor:QemuKvm",
+    "mshv": "virtfleet.hypervisors.qemu.hypervisor:Mshv",
     "cloud-hypervisor": "virtfleet.hypervisors.cloud_hypervisor:CloudHypervisor",
     "xen": "virtfleet.hypervisors.xen:Xen",
     "lxc": "virtfleet.hypervisors.lxc:Lxc",
     "openvz": "virtfleet.hypervisors.openvz:OpenVZ",
     "virtualbox": "virtfleet.hypervisors.virtualbox:VirtualBox",
-    "esx": "virtfleet.hypervisors.esx:Esx",
+    "esx": "virtfleet.hypervisors.vmware:Esx",
     "vmware": "virtfleet.hypervisors.vmware:Vmware",
     "hyperv": "virtfleet.hypervisors.hyperv:HyperV",
     "virtuozzo": "virtfleet.hypervisors.virtuozzo:Virtuozzo",

@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from virtfleet.hypervisors.base import Descriptor, Events, Evidence
-from virtfleet.hypervisors.plain import CONFIGURATION, LIKE_QEMU, PLAIN, PlainMachine, limits
-from virtfleet.hypervisors.proof import Program, Step
-from virtfleet.hypervisors.support import Supports, works
-
-_MODELS = {"e1000": "82540EM", "pcnet": "Am79C973"}
+from virtfleet.hypervisors.plain import LIKE_QEMU, PlainMachine, limits
+from virtfleet.hypervisors.support import Supports
 
 
 class VirtualBox(PlainMachine):
@@ -24,23 +21,15 @@ class VirtualBox(PlainMachine):
         uri="vbox:///session",
         daemon="virtvboxd",
         device="vboxdrv",
+        program="VBoxHeadless",
         processes=("VBoxHeadless",),
     )
     evidence = Evidence.SCHEMA
     domain_type = "vbox"
-    supports: ClassVar[Supports] = (
-        limits(
-            "VirtualBox",
-            ("efi", "libvirt's VirtualBox driver boots BIOS only"),
-            ("live-migration", "libvirt's VirtualBox driver cannot migrate"),
-        )
-        | PLAIN
-        | CONFIGURATION
-        | works("net-bridge net-masquerade")
+    models: ClassVar[dict[str, str]] = {"e1000": "82540EM", "pcnet": "Am79C973"}
+    supports: ClassVar[Supports] = limits(
+        "VirtualBox",
+        ("efi", "libvirt's VirtualBox driver boots BIOS only"),
+        ("live-migration", "libvirt's VirtualBox driver cannot migrate"),
+        has="cloud-init config-disk net-bridge net-masquerade",
     )
-
-    def proof(self, machine: str) -> tuple[Step, ...]:
-        return (*super().proof(machine), Program("VBoxHeadless"))
-
-    def interface_model(self, model: str) -> str:
-        return _MODELS.get(model, model)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from virtfleet.hypervisors.base import Descriptor, Evidence
-from virtfleet.hypervisors.plain import CONFIGURATION, LIKE_QEMU, PLAIN, PlainMachine, limits
-from virtfleet.hypervisors.proof import Program, Step
-from virtfleet.hypervisors.support import Supports, works
+from virtfleet.hypervisors.plain import LIKE_QEMU, PlainMachine, limits
+from virtfleet.hypervisors.support import Supports
 
 
 class Virtuozzo(PlainMachine):
@@ -22,20 +21,14 @@ class Virtuozzo(PlainMachine):
         daemon="virtvzd",
         root=True,
         privileged=True,
+        program="prlctl",
     )
     evidence = Evidence.SCHEMA
     domain_type = "vz"
     disk_format = "ploop"
-    supports: ClassVar[Supports] = (
-        limits(
-            "Virtuozzo",
-            ("efi", "libvirt's Virtuozzo driver refuses other firmware"),
-            ("live-migration", "VirtFleet has not driven a migration of Virtuozzo yet"),
-        )
-        | PLAIN
-        | CONFIGURATION
-        | works("net-bridge net-masquerade")
+    supports: ClassVar[Supports] = limits(
+        "Virtuozzo",
+        ("efi", "libvirt's Virtuozzo driver refuses other firmware"),
+        ("live-migration", "VirtFleet has not driven a migration of Virtuozzo yet"),
+        has="cloud-init config-disk net-bridge net-masquerade",
     )
-
-    def proof(self, machine: str) -> tuple[Step, ...]:
-        return (*super().proof(machine), Program("prlctl"))

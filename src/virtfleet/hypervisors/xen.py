@@ -187,25 +187,14 @@ def _boot(root: Element, vmi: VMI, kind: str) -> None:
         disks = vmi.spec.domain.devices.disks
         add(os, "boot", dev="cdrom" if disks and disks[0].cdrom else "hd")
         return
-    firmware = vmi.spec.domain.firmware
-    assert firmware and firmware.kernel_boot and firmware.kernel_boot.container
     if traits.efi(vmi):
         raise DomainError("spec.domain.firmware: on xen, a kernel is booted by itself, without EFI; leave one out")
-    boot = firmware.kernel_boot
-    add(os, "kernel", paths.kernel_boot(firmware.kernel_boot.container.kernel_path))
-    if firmware.kernel_boot.container.initrd_path:
-        add(os, "initrd", paths.kernel_boot(firmware.kernel_boot.container.initrd_path))
-    if boot.kernel_args:
-        add(os, "cmdline", boot.kernel_args)
+    common.kernel(os, vmi)
 
 
 def _disks(devices: Element, vmi: VMI, context: Context, kind: str) -> None:
-    by_name = {volume.name: (index, volume) for index, volume in enumerate(vmi.spec.volumes)}
     targets = TargetNames(vmi)
-    for disk in vmi.spec.domain.devices.disks:
-        index, volume = by_name.get(disk.name, (-1, None))
-        if volume is None:
-            raise DomainError(f"disk {disk.name!r}: spec.volumes has no volume of that name")
+    for disk, volume, index in volumes.disks(vmi):
         _disk(devices, disk, volume, volumes.source(vmi, volume, index, context), targets, kind)
 
 
@@ -237,14 +226,9 @@ def _disk(devices: Element, disk: Disk, volume: Volume, source: Source, targets:
 
 def _interfaces(devices: Element, vmi: VMI, context: Context) -> None:
     for interface in interfaces.present(vmi):
-        if not interfaces.uses_tap(interface, context):
-            raise DomainError(f"interface {interface.name!r}: a guest of xen can join bridges of its Pod only")
+        element = interfaces.on_bridge(devices, interface, context, "a guest of xen")
         if interface.model not in ("", "virtio"):
             raise DomainError(f"interface {interface.name!r}: interfaces on xen are Xen's own; leave out the model")
-        element = add(devices, "interface", type="bridge")
-        if interface.mac_address:
-            add(element, "mac", address=interface.mac_address)
-        add(element, "source", bridge=interfaces.bridge(interface, context))
         add(element, "script", path=_VIF)
         add(element, "model", type="netfront")
         add(element, "alias", name=f"ua-{interface.name}")

@@ -27,7 +27,7 @@ from component.apiserver_kit import Client, serving
 from component.handler_kit import api_server
 from tests.hostile import NoObjects
 from virtfleet.admission.review import complete, review
-from virtfleet.cli.look.render_domain import pretend_node
+from virtfleet.cli.look.render import pretend_node
 from virtfleet.controller import disruption, lifecycle
 from virtfleet.controller.records.instance import decode_instance
 from virtfleet.domain import xml

@@ -13,7 +13,7 @@ from virtfleet.admission.review import complete, review
 from virtfleet.api import crds
 from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.cli.look.render_domain import pretend_node
+from virtfleet.cli.look.render import pretend_node
 from virtfleet.hypervisors import registry
 from virtfleet.kube.resource import VMIS
 from virtfleet.local.apiserver.kinds.crds import custom_schema

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from virtfleet.hypervisors.lxc import Lxc
 from virtfleet.hypervisors.openvz import OpenVZ
-from virtfleet.hypervisors.qemu_kvm import QemuKvm
+from virtfleet.hypervisors.qemu.hypervisor import QemuKvm
 from virtfleet.launcher.libvirtd import host
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import os
 import sys
@@ -10,8 +9,9 @@ import tarfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 import orjson
@@ -20,9 +20,9 @@ import virtfleet
 from virtfleet.api import names
 from virtfleet.api.kinds import KINDS
 from virtfleet.cli.health import redaction
-from virtfleet.cli.home.cluster import data_option
-from virtfleet.cli.output import CommandError, Progress, explained, output_option, result
-from virtfleet.cli.reach import Where, cluster_options
+from virtfleet.cli.home.cluster import data_option, or_of
+from virtfleet.cli.output import CommandError, Progress, explained, mib, output_option, result
+from virtfleet.cli.reach import Where, cluster_options, with_cluster
 from virtfleet.kube import resource as resources
 from virtfleet.kube.client import Client
 from virtfleet.kube.errors import ApiError
@@ -64,11 +64,11 @@ def support_bundle(data: Path, file: Path | None, where: Where, output: str) -> 
     file = file or Path(f"virtfleet-support-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     if file.exists():
         raise CommandError(f"{file} is there already", "Name another one with --to.")
-    if where == Where() and (data / "kubeconfig").exists():
-        where = Where(data / "kubeconfig")
+    where = or_of(data, where)
     fresh, entries = file.with_name(f".{file.name}.new"), 0
     try:
-        with _private(fresh) as target, tarfile.open(fileobj=target, mode="w:gz") as archive:
+        private = partial(os.open, mode=0o600)  # nobody else may read it
+        with open(fresh, "xb", opener=private) as target, tarfile.open(fileobj=target, mode="w:gz") as archive:
             for name, content in _entries(data, where, progress):
                 _add(archive, f"{file.name.partition('.')[0]}/{name}", content)
                 entries += 1
@@ -76,13 +76,8 @@ def support_bundle(data: Path, file: Path | None, where: Where, output: str) -> 
     finally:
         fresh.unlink(missing_ok=True)
     size = file.stat().st_size
-    said = f"{file}: {entries} files, {size / (1 << 20):.1f} MiB. No Secrets are in it; look before you send it."
+    said = f"{file}: {entries} files, {mib(size)}. No Secrets are in it; look before you send it."
     result(output, {"file": str(file), "bytes": size, "entries": entries}, said)
-
-
-def _private(file: Path) -> BinaryIO:
-    """A new file that nobody else may read."""
-    return open(file, "xb", opener=lambda path, flags: os.open(path, flags, 0o600))
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
@@ -100,7 +95,7 @@ def _entries(data: Path, where: Where, progress: Progress) -> Iterator[Entry]:
     yield from _of_machine(data)
     progress("asking the cluster")
     try:
-        yield from asyncio.run(_of_cluster(where))
+        yield from with_cluster(_of_cluster, where, patience=3.0)
     except Exception as error:
         yield "cluster-error.txt", redaction.text(explained(error).message).encode()
 
@@ -117,9 +112,8 @@ def _of_machine(data: Path) -> Iterator[Entry]:
                 yield f"local/logs/{path.name}", _text(log.read())
 
 
-async def _of_cluster(where: Where) -> list[Entry]:
-    async with Client(where.config(), patience=3.0) as api:
-        return [entry async for entry in _objects(api)]
+async def _of_cluster(api: Client) -> list[Entry]:
+    return [entry async for entry in _objects(api)]
 
 
 async def _objects(api: Client) -> AsyncIterator[Entry]:

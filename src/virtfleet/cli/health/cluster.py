@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import islice
 
 from virtfleet.api.names import FINAL, Phase
 from virtfleet.cli.health.finding import Finding, fine, problem, warning
@@ -124,35 +125,29 @@ def _pools(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _vms(cluster: Cluster, now: datetime) -> Iterator[Finding]:
-    stuck: list[Finding] = []
+    stuck: dict[str, tuple[str, str]] = {}  # what is wrong with a VM, and what to do, by its name
     instances = {_key(vmi): vmi for vmi in cluster.of(VMIS)}
-    for vmi in instances.values():
-        status, name = vmi.get("status") or {}, _key(vmi)
-        ends = vmi["metadata"].get("deletionTimestamp")
+    for name, vmi in instances.items():
+        phase, ends = (vmi.get("status") or {}).get("phase"), vmi["metadata"].get("deletionTimestamp")
+        reasons = " ".join(f"{c.get('reason')} {c.get('message')}" for c in _conditions(vmi))
         if ends and now - _moment(ends) > _STUCK:
-            stuck.append(
-                problem("VMs", f"{name} is to end since {ends}", f"Look at: kubectl describe vmi {_named(vmi)}")
-            )
-        elif status.get("phase") not in (*FINAL, Phase.RUNNING) and _old(vmi, now):
-            phase = status.get("phase") or "not looked at"
-            stuck.append(problem("VMs", f"{name} is {phase}{_because(vmi)}", f"Why: virtfleet explain {_named(vmi)}"))
-        elif is_true(vmi, "Paused") and "IOError" in _reasons(vmi):
-            stuck.append(
-                problem(
-                    "VMs",
-                    f"{name} stands still: its disk cannot be written{_because(vmi)}",
-                    "Make room for its volumes; then it goes on.",
-                )
-            )
+            stuck[name] = f"is to end since {ends}", f"Look at: kubectl describe vmi {_named(vmi)}"
+        elif phase not in (*FINAL, Phase.RUNNING) and _old(vmi, now):
+            stuck[name] = f"is {phase or 'not looked at'}{_because(vmi)}", f"Why: virtfleet explain {_named(vmi)}"
+        elif is_true(vmi, "Paused") and "IOError" in reasons:
+            wrong = f"stands still: its disk cannot be written{_because(vmi)}"
+            stuck[name] = wrong, "Make room for its volumes; then it goes on."
     for vm in cluster.of(VMS):
         said = (vm.get("status") or {}).get("printableStatus", "")
-        if said in _TROUBLED and _old(vm, now) and _key(vm) not in {f.text.split()[0] for f in stuck}:
-            stuck.append(problem("VMs", f"{_key(vm)} is {said}{_because(vm)}", f"Why: virtfleet explain {_named(vm)}"))
-    yield from stuck[:_SHOWN]
+        if said in _TROUBLED and _old(vm, now) and _key(vm) not in stuck:
+            stuck[_key(vm)] = f"is {said}{_because(vm)}", f"Why: virtfleet explain {_named(vm)}"
+    for name, (wrong, advice) in islice(stuck.items(), _SHOWN):
+        yield problem("VMs", f"{name} {wrong}", advice)
     if len(stuck) > _SHOWN:
         yield problem("VMs", f"and {len(stuck) - _SHOWN} more do not get on", "List them with: kubectl get vmi -A")
     if not stuck:
-        yield fine("VMs", f"{sum(_runs(vmi) for vmi in instances.values())} of {len(instances)} run, and none is stuck")
+        running = sum((vmi.get("status") or {}).get("phase") == Phase.RUNNING for vmi in instances.values())
+        yield fine("VMs", f"{running} of {len(instances)} run, and none is stuck")
 
 
 def _migrations(cluster: Cluster, now: datetime) -> Iterator[Finding]:
@@ -174,17 +169,13 @@ def _named(obj: Obj) -> str:
     return f"{obj['metadata']['name']} -n {obj['metadata']['namespace']}"
 
 
-def _runs(vmi: Obj) -> bool:
-    return (vmi.get("status") or {}).get("phase") == Phase.RUNNING
-
-
-def _reasons(obj: Obj) -> str:
-    return " ".join(f"{c.get('reason')} {c.get('message')}" for c in (obj.get("status") or {}).get("conditions") or ())
+def _conditions(obj: Obj) -> list[Obj]:
+    return (obj.get("status") or {}).get("conditions") or []
 
 
 def _because(obj: Obj) -> str:
     """What its conditions say is wrong."""
-    for condition in (obj.get("status") or {}).get("conditions") or ():
+    for condition in _conditions(obj):
         wrong = "True" if condition["type"] in ("Failure", "Paused") else "False"
         if condition["status"] == wrong and condition.get("message") and "Migratable" not in condition["type"]:
             return f": {condition['message']}"

@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from virtfleet.cli.health.finding import FINE, PROBLEM, WARNING, Finding, problem
 from virtfleet.cli.home.cluster import data_option
 from virtfleet.cli.output import bad, doubtful, explained, good, output_option, result
-from virtfleet.cli.reach import Where, cluster_options
+from virtfleet.cli.reach import Where, cluster_options, with_cluster
+
+if TYPE_CHECKING:
+    from virtfleet.kube.client import Client
 
 _MARKS = {FINE: good("ok"), WARNING: doubtful("!"), PROBLEM: bad("x")}
 _PATIENCE = 15.0
@@ -50,7 +54,7 @@ def findings_of(data: Path, where: Where) -> list[Finding]:
     if where.kubeconfig is None and not _configured(where):
         return findings  # there is no cluster that could be asked
     try:
-        findings += asyncio.run(_ask(where))
+        findings += with_cluster(_ask, where, patience=3.0)
     except Exception as error:
         said = explained(error).message.splitlines()
         findings.append(
@@ -70,11 +74,10 @@ def _configured(where: Where) -> bool:
     return True
 
 
-async def _ask(where: Where) -> list[Finding]:
+async def _ask(api: Client) -> list[Finding]:
     from virtfleet.cli.health import cluster
-    from virtfleet.kube.client import Client
 
-    async with asyncio.timeout(_PATIENCE), Client(where.config(), patience=3.0) as api:
+    async with asyncio.timeout(_PATIENCE):
         return list(cluster.checks(await cluster.look(api), datetime.now(UTC)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 FINE, WARNING, PROBLEM = "fine", "warning", "problem"
 
@@ -11,19 +12,10 @@ FINE, WARNING, PROBLEM = "fine", "warning", "problem"
 class Finding:
     """One thing that was looked at. `advice` is what to do where it is not fine."""
 
-    about: str
     level: str
+    about: str
     text: str
     advice: str = ""
 
 
-def fine(about: str, text: str) -> Finding:
-    return Finding(about, FINE, text)
-
-
-def warning(about: str, text: str, advice: str = "") -> Finding:
-    return Finding(about, WARNING, text, advice)
-
-
-def problem(about: str, text: str, advice: str = "") -> Finding:
-    return Finding(about, PROBLEM, text, advice)
+fine, warning, problem = (partial(Finding, level) for level in (FINE, WARNING, PROBLEM))

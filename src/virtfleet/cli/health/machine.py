@@ -99,15 +99,11 @@ def _disk(data: Path) -> Finding:
 
 
 def _cluster(data: Path) -> Iterator[Finding]:
-    from virtfleet.cli.home.cluster import load
-    from virtfleet.local import supervisor
+    from virtfleet.cli.home import cluster
     from virtfleet.local.directory import DEFAULT_PORT
 
-    settings = load(data)
-    try:
-        children = supervisor.ask(data, op="status")["children"] if settings else None
-    except supervisor.NotRunning:
-        children = None
+    settings = cluster.load(data)
+    children = cluster.children(data) if settings else None
     port = settings.port if settings else DEFAULT_PORT
     if children is None and not port_is_free(port):
         yield problem("port", f"{port} is in use by another program", "Choose another with: virtfleet up --port N")

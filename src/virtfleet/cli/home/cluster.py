@@ -15,6 +15,7 @@ import click
 
 from virtfleet.cli.home import readiness
 from virtfleet.cli.output import CommandError, F, Progress, bad, good, on_interrupt, output_option, result, table
+from virtfleet.cli.reach import Where
 from virtfleet.local import directory, supervisor
 from virtfleet.local.directory import Settings
 
@@ -123,20 +124,28 @@ def load_existing(data: Path) -> Settings:
     return settings
 
 
-def is_running(data: Path) -> bool:
+def children(data: Path) -> list[dict[str, Any]] | None:
+    """The processes that the cluster's supervisor runs; None where there is no supervisor."""
     try:
-        supervisor.ask(data, op="status")
+        processes: list[dict[str, Any]] = supervisor.ask(data, op="status")["children"]
     except supervisor.NotRunning:
-        return False
-    return True
+        return None
+    return processes
+
+
+def is_running(data: Path) -> bool:
+    return children(data) is not None
+
+
+def or_of(data: Path, where: Where) -> Where:
+    """The cluster that is named, else that of the directory, where there is one."""
+    kubeconfig = data / "kubeconfig"
+    return Where(kubeconfig) if where == Where() and kubeconfig.exists() else where
 
 
 def facts_of(data: Path, settings: Settings) -> dict[str, Any]:
-    try:
-        children = supervisor.ask(data, op="status")["children"]
-    except supervisor.NotRunning:
-        children = []
-    reason = readiness.why_unready(data, settings, children) if children else "no process of it is running"
+    processes = children(data) or []
+    reason = readiness.why_unready(data, settings, processes) if processes else "no process of it is running"
     return {
         "name": settings.name,
         "data": str(data),
@@ -145,7 +154,7 @@ def facts_of(data: Path, settings: Settings) -> dict[str, Any]:
         "ready": reason is None,
         "reason": reason or "",
         "nodes": [n.name for n in settings.nodes],
-        "processes": [{**c, "rss": _rss(c["pid"])} for c in children],
+        "processes": [{**c, "rss": _rss(c["pid"])} for c in processes],
     }
 
 

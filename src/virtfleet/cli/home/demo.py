@@ -22,7 +22,7 @@ from virtfleet.cli.home.cluster import data_option
 from virtfleet.cli.look.poolreport import PRIMARY
 from virtfleet.cli.manifests import objects
 from virtfleet.cli.output import CommandError, Progress, on_interrupt, output_option, result, table
-from virtfleet.cli.vm import podexec
+from virtfleet.cli.vm.access import command_output
 from virtfleet.domain import paths
 from virtfleet.kube import config
 from virtfleet.kube.client import Client
@@ -165,7 +165,7 @@ async def _said(api: Client, vmi: Obj, pod: Obj) -> str:
     log = f"{paths.vmi_socket(vmi['metadata']['uid'], 'virt-serial0')}-log"
     meta = pod["metadata"]
     try:
-        text = await podexec.output(api, meta["namespace"], meta["name"], COMPUTE, "tail", "-c", "4096", log)
+        text = await command_output(api, meta["namespace"], meta["name"], COMPUTE, "tail", "-c", "4096", log)
     except ApiError:
         return ""  # the Pod is on its way out or in
     return next((line.strip() for line in reversed(text.splitlines()) if line.startswith(_GUEST)), "")

@@ -1,4 +1,4 @@
-"""`virtfleet image`: the images that the local cluster's containers are made of."""
+"""`virtfleet image`: the images that the local cluster's containers are made of; `virtfleet guest`: one to boot."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import click
 
 from virtfleet.api.names import FINAL
 from virtfleet.cli.home.cluster import data_option, is_running, load_existing
-from virtfleet.cli.home.readiness import Api
-from virtfleet.cli.output import CommandError, Group, Progress, output_option, pair, result, table
+from virtfleet.cli.home.readiness import ask
+from virtfleet.cli.output import CommandError, Group, Progress, mib, output_option, pair, result, table
 from virtfleet.kube.resource import PODS
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def ls(data: Path, output: str) -> None:
 
     load_existing(data)
     images = list(ImageStore(data / "images").all())
-    rows = [[i.name, i.id.partition(":")[2][:12], _size(i.size), "host" if i.on_host else "", i.origin] for i in images]
+    rows = [[i.name, i.id.partition(":")[2][:12], mib(i.size), "host" if i.on_host else "", i.origin] for i in images]
     result(output, [_facts(i) for i in images], table(rows, ["NAME", "ID", "SIZE", "BASE", "ORIGIN"]))
 
 
@@ -97,7 +97,7 @@ def rm(data: Path, name: str, output: str) -> None:
 
 def _users(data: Path, name: str) -> list[str]:
     """Pods that run, or are about to run, with an image. Where no cluster runs, there are none."""
-    pods = Api(data, load_existing(data)).items(PODS.path()) if is_running(data) else []
+    pods = ask(data, lambda api: api.list(PODS)) if is_running(data) else []
     return [
         f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']}"
         for pod in pods
@@ -138,5 +138,35 @@ def _facts(made: Image) -> dict[str, Any]:
     }
 
 
-def _size(size: int) -> str:
-    return f"{size / (1 << 20):.1f} MiB"
+@click.group(cls=Group)
+def guest() -> None:
+    """A small guest to try VirtFleet with."""
+
+
+@guest.command()
+@click.option("--cache", type=click.Path(path_type=Path), help="Where builds are kept.")
+@output_option
+def build(cache: Path | None, output: str) -> None:
+    """Build the guest's disk and container image from Debian packages."""
+    from virtfleet.local import guestimage
+
+    progress = Progress(quiet=output == "json")
+    progress("building the guest, unless it is in the cache")
+    built = guestimage.build(cache or guestimage.default_cache())
+    progress("from the cache" if built.cached else "built")
+    size = built.disk.stat().st_size
+    data = {
+        "disk": str(built.disk),
+        "archive": str(built.archive),
+        "image": guestimage.IMAGE,
+        "kernel": str(built.kernel),
+        "initrd": str(built.initrd),
+        "bytes": size,
+        "cached": built.cached,
+    }
+    result(
+        output,
+        data,
+        f"disk:   {built.disk} ({mib(size)})\nimage:  {guestimage.IMAGE} in {built.archive}\n"
+        f"kernel: {built.kernel}\ninitrd: {built.initrd}",
+    )

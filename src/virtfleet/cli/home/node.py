@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import urllib.error
 from collections import Counter
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -15,10 +15,14 @@ import msgspec
 from virtfleet.api.names import FINAL, OUT_OF_SERVICE
 from virtfleet.cli.home import readiness
 from virtfleet.cli.home.cluster import data_option, load_existing
-from virtfleet.cli.output import CommandError, Group, output_option, pair, result, table
+from virtfleet.cli.output import CommandError, F, Group, output_option, pair, result, table
+from virtfleet.kube.errors import ApiError, ignoring, is_conflict, is_not_found
 from virtfleet.kube.resource import NODES, PODS, VMIS
 from virtfleet.local import directory, nodesfile, processes, supervisor
 from virtfleet.local.directory import Settings
+
+if TYPE_CHECKING:
+    from virtfleet.kube.client import Client
 
 _ATTEMPTS = 10  # others change a Node, too
 
@@ -28,6 +32,12 @@ def node() -> None:
     """Nodes of the local cluster."""
 
 
+def _on_one(function: F) -> F:
+    """A command, by its function's name, about the node NAME."""
+    node.command(function.__name__)(data_option(click.argument("name")(output_option(function))))
+    return function
+
+
 @node.command("ls")
 @data_option
 @output_option
@@ -35,9 +45,9 @@ def ls(data: Path, output: str) -> None:
     """List the nodes: whether their agent runs, and what the API server says of them."""
     settings = _settings(data)
     running = {child["name"]: child for child in _ask(data, op="status")["children"]}
-    api = readiness.Api(data, settings)
-    known = {obj["metadata"]["name"]: obj for obj in api.items(NODES.path())}
-    pods = Counter(pod["spec"].get("nodeName") for pod in api.items(PODS.path()))
+    nodes, all_pods = readiness.ask(data, lambda api: asyncio.gather(api.list(NODES), api.list(PODS)))
+    known = {obj["metadata"]["name"]: obj for obj in nodes}
+    pods = Counter(pod["spec"].get("nodeName") for pod in all_pods)
     facts = [_facts(spec, running.get(spec.name), known.get(spec.name), pods[spec.name]) for spec in settings.nodes]
     rows = [
         [f["name"], f["agent"], f["ready"], f["pods"], ",".join(f"{k}={v}" for k, v in f["labels"].items())]
@@ -71,22 +81,16 @@ def add(
     result(output, described, f"{name} added; it is ready when `virtfleet node ls` says so")
 
 
-@node.command("start")
-@data_option
-@click.argument("name")
-@output_option
+@_on_one
 def start(data: Path, name: str, output: str) -> None:
     """Start a node's agent. A node that was fenced is in service again."""
     settings = _settings(data, name)
-    _serve(readiness.Api(data, settings), name, in_service=True)
+    _serve(data, name, in_service=True)
     processes.run_agent(data, settings, name)
     result(output, {"node": name, "agent": "running"}, f"{name} started")
 
 
-@node.command("stop")
-@data_option
-@click.argument("name")
-@output_option
+@_on_one
 def stop(data: Path, name: str, output: str) -> None:
     """Stop a node's agent. Its pods go on, as they do when a kubelet is stopped."""
     _settings(data, name)
@@ -94,27 +98,22 @@ def stop(data: Path, name: str, output: str) -> None:
     result(output, {"node": name, "agent": "stopped"}, f"{name} stopped; its pods go on")
 
 
-@node.command("kill")
-@data_option
-@click.argument("name")
-@output_option
+@_on_one
 def kill(data: Path, name: str, output: str) -> None:
     """The power failure of a node: its agent and all its pods are gone at once; its disk stays."""
-    _power_off(data, name)
+    _power_off(data, _settings(data, name), name, signal.SIGKILL)
     result(output, {"node": name, "agent": "killed"}, f"{name} killed with all its pods")
 
 
-@node.command("fence")
-@data_option
-@click.argument("name")
-@output_option
+@_on_one
 def fence(data: Path, name: str, output: str) -> None:
     """Switch a node off and vouch for it: its pods are given up, and its VMs start elsewhere where they may.
 
     What took it out of service is the taint node.kubernetes.io/out-of-service; `virtfleet node start` takes it off.
     """
-    settings = _power_off(data, name)
-    _serve(readiness.Api(data, settings), name, in_service=False)
+    settings = _settings(data, name)
+    _power_off(data, settings, name, signal.SIGKILL)
+    _serve(data, name, in_service=False)
     said = f"{name} is off and out of service; VMs that may run elsewhere start there"
     result(output, {"node": name, "agent": "killed", "outOfService": True}, said)
 
@@ -128,10 +127,9 @@ def rm(data: Path, name: str, force: bool, output: str) -> None:
     """Take a node out of the cluster, with its pods. Refused while VMs run there, unless --force is given."""
     settings = _settings(data, name)
     _ask(data, op="status")
-    api = readiness.Api(data, settings)
     vms = [
         f"{vmi['metadata']['namespace']}/{vmi['metadata']['name']}"
-        for vmi in ([] if settings.bare else api.items(VMIS.path()))
+        for vmi in ([] if settings.bare else readiness.ask(data, lambda api: api.list(VMIS)))
         if (vmi.get("status") or {}).get("nodeName") == name and vmi["status"].get("phase") not in FINAL
     ]
     if vms and not force:
@@ -141,65 +139,59 @@ def rm(data: Path, name: str, force: bool, output: str) -> None:
         )
     # First what `up` would bring it back from: an interrupted removal is finished by the next `up`.
     directory.save(data, msgspec.structs.replace(settings, nodes=[n for n in settings.nodes if n.name != name]))
-    take_away(data, settings, api, name)
+    take_away(data, settings, name)
     result(output, {"node": name, "removed": True, "vms": vms}, f"{name} is gone, with all its pods")
 
 
-def take_away(data: Path, settings: Settings, api: readiness.Api, name: str) -> None:
+def take_away(data: Path, settings: Settings, name: str) -> None:
     """End a node's agent and its pods, and forget the node."""
-    from virtfleet.local.node.layout import Layout
-    from virtfleet.local.node.network import network_of
-    from virtfleet.local.node.teardown import power_off
+    _power_off(data, settings, name, signal.SIGTERM)
+    readiness.ask(data, partial(_forget, name))
 
-    _ask(data, op="end", name=name, timeout=60)
-    asyncio.run(power_off(Layout(data, settings.name, name), network_of(settings)))
-    _delete(api, f"{NODES.path()}/{name}")  # first, so that no pods are made for it any more
-    for pod in api.items(f"{PODS.path()}?fieldSelector=spec.nodeName={name}"):
+
+async def _forget(name: str, api: Client) -> None:
+    with ignoring(is_not_found):  # it never came up
+        await api.delete(NODES, name)  # first, so that no pods are made for it any more
+    for pod in await api.list(PODS):
         # Nobody is left there who could say that they have ended.
-        meta = pod["metadata"]
-        _delete(api, f"{PODS.path(meta['namespace'])}/{meta['name']}?gracePeriodSeconds=0")
+        if pod["spec"].get("nodeName") == name:
+            with ignoring(is_not_found):
+                await api.delete(PODS, pod["metadata"]["name"], pod["metadata"]["namespace"], grace=0)
 
 
-def _delete(api: readiness.Api, path: str) -> None:
-    try:
-        api.ask(path, "DELETE")
-    except urllib.error.HTTPError as error:
-        if error.code != 404:  # it never came up, or is gone already
-            raise
-
-
-def _power_off(data: Path, name: str) -> Settings:
+def _power_off(data: Path, settings: Settings, name: str, how: signal.Signals) -> None:
+    """End a node's agent, and all its pods at once."""
     from virtfleet.local.node.layout import Layout
     from virtfleet.local.node.network import network_of
     from virtfleet.local.node.teardown import power_off
 
-    settings = _settings(data, name)
-    _ask(data, op="end", name=name, signal=int(signal.SIGKILL), timeout=60)
+    _ask(data, op="end", name=name, signal=int(how), timeout=60)
     asyncio.run(power_off(Layout(data, settings.name, name), network_of(settings)))
-    return settings
 
 
-def _serve(api: readiness.Api, name: str, *, in_service: bool) -> None:
+def _serve(data: Path, name: str, *, in_service: bool) -> None:
     """Have the taint that says that nothing runs on a node, or not."""
-    path = f"{NODES.path()}/{name}"
-    for _ in range(_ATTEMPTS):
-        try:
-            obj = api.ask(path)
+    try:
+        readiness.ask(data, partial(_taint_node, name, in_service))
+    except ApiError as error:
+        if error.code in (503, 504):
+            raise CommandError(f"the API server does not answer: {error}", "Start it with: virtfleet up") from None
+        raise CommandError(f"the API server refuses the taint of {name}: {error}") from None
+
+
+async def _taint_node(name: str, in_service: bool, api: Client) -> None:
+    with ignoring(is_not_found):  # it never came up
+        for _ in range(_ATTEMPTS):
+            obj = await api.get(NODES, name)
             present = obj["spec"].get("taints") or []
             wanted = [taint for taint in present if taint["key"] != OUT_OF_SERVICE]
             if not in_service:
                 wanted.append({"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"})
-            if wanted != present:
-                api.ask(path, "PUT", {**obj, "spec": {**obj["spec"], "taints": wanted}})
-            return
-        except urllib.error.HTTPError as error:
-            if error.code == 404:  # it never came up
+            with ignoring(is_conflict):
+                if wanted != present:
+                    await api.replace(NODES, {**obj, "spec": {**obj["spec"], "taints": wanted}})
                 return
-            if error.code != 409:
-                raise CommandError(f"the API server refuses the taint of {name}: {error}") from None
-        except OSError as error:
-            raise CommandError(f"the API server does not answer: {error}", "Start it with: virtfleet up") from None
-    raise CommandError(f"node {name} keeps changing", "Try again.")
+        raise CommandError(f"node {name} keeps changing", "Try again.")
 
 
 def _settings(data: Path, name: str = "") -> Settings:

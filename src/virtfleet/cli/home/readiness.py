@@ -7,45 +7,60 @@ node counts when the agent that runs now has looked at all its pods, and only th
 
 from __future__ import annotations
 
-import json
+import asyncio
 import os
-import ssl
-import urllib.error
-import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from virtfleet.cli.reach import is_true
-from virtfleet.kube.resource import KUBEVIRTS, VMIS
+from virtfleet.cli.reach import T, Where, is_true, with_cluster
+from virtfleet.kube.credentials import ConfigError
+from virtfleet.kube.errors import ApiError
+from virtfleet.kube.resource import NODES, PODS, VMIS, Obj
 from virtfleet.local.directory import Settings
 from virtfleet.local.nodesfile import AGENT, DESCRIBED
 from virtfleet.local.processes import CONTROL_PLANE
 
+if TYPE_CHECKING:
+    from virtfleet.kube.client import Client
+
 _LEAST_SPACE = 1 << 20
-_API_TIME = 5.0
-Obj = dict[str, Any]
+_API_TIME = 10.0
+_Running = Mapping[str, Mapping[str, Any]]  # what the supervisor runs, by name
+
+
+def ask(data: Path, work: Callable[[Client], Awaitable[T]]) -> T:
+    """What `work` does with the API server, as an administrator: at once, or not at all."""
+
+    async def in_time(api: Client) -> T:
+        try:
+            async with asyncio.timeout(_API_TIME):
+                return await work(api)
+        except TimeoutError:
+            raise ApiError("Timeout", f"there was no answer within {_API_TIME:.0f} s") from None
+
+    return with_cluster(in_time, Where(data / "kubeconfig"), patience=0.0)
 
 
 def why_unready(data: Path, settings: Settings, children: Sequence[Mapping[str, Any]]) -> str | None:
     """The first thing that is missing; None when the cluster is ready. `children` are what the supervisor runs."""
     running = {child["name"]: child for child in children}
-    api = Api(data, settings)
+
+    async def of_nodes(api: Client) -> str | None:
+        return await why_nodes_unready(settings, running, api) or await why_not_installed(settings, api)
+
     try:
         return (
             why_unwritable(data)
             or _why_down(running, [CONTROL_PLANE])
-            or _with_history(api.why_unready(), running[CONTROL_PLANE])
+            or _with_history(why_api_unready(data), running[CONTROL_PLANE])
             or _why_down(running, [node.name for node in settings.nodes])
-            or why_nodes_unready(api, settings, running)
-            or why_not_installed(api, settings)
+            or ask(data, of_nodes)
         )
-    except urllib.error.HTTPError as error:
-        return f"the API server refuses {error.url}: {error}"
-    except OSError as error:
-        return f"the API server does not answer: {getattr(error, 'reason', error)}"
+    except ApiError as error:
+        return f"the API server refuses what is asked: {error.message}"
 
 
 def _with_history(trouble: str | None, child: Mapping[str, Any]) -> str | None:
@@ -53,41 +68,14 @@ def _with_history(trouble: str | None, child: Mapping[str, Any]) -> str | None:
     return f"{trouble}. {CONTROL_PLANE} {child['reason']}" if trouble and child["reason"] else trouble
 
 
-class Api:
-    """The API server, asked as an administrator."""
-
-    def __init__(self, data: Path, settings: Settings) -> None:
-        self._pki, self._server = data / "pki", f"https://127.0.0.1:{settings.port}"
-        self._context: ssl.SSLContext | None = None
-
-    def why_unready(self) -> str | None:
-        try:
-            self._open("/readyz", "GET", None)
-        except urllib.error.HTTPError as error:
-            failed = [line for line in error.read().decode(errors="replace").splitlines() if line.startswith("[-]")]
-            return f"the API server is not ready: {'; '.join(line[3:] for line in failed) or error}"
-        except OSError as error:
-            return f"the API server does not answer: {getattr(error, 'reason', error)}"
-        return None
-
-    def ask(self, path: str, method: str = "GET", body: Obj | None = None) -> Obj:
-        obj: Obj = json.loads(self._open(path, method, body))
-        return obj
-
-    def items(self, path: str) -> list[Obj]:
-        items: list[Obj] = self.ask(path)["items"]
-        return items
-
-    def _open(self, path: str, method: str, body: Obj | None) -> bytes:
-        if self._context is None:
-            context = ssl.create_default_context(cafile=str(self._pki / "ca" / "ca.crt"))
-            context.load_cert_chain(self._pki / "admin" / "tls.crt", self._pki / "admin" / "tls.key")
-            self._context = context
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._server + path, data, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, context=self._context, timeout=_API_TIME) as answer:
-            content: bytes = answer.read()
-        return content
+def why_api_unready(data: Path) -> str | None:
+    try:
+        ask(data, lambda api: api.request("GET", "/readyz"))
+    except (ApiError, ConfigError) as error:
+        failed = [line[3:] for line in str(error).splitlines() if line.startswith("[-]")]
+        said = f"is not ready: {'; '.join(failed)}" if failed else f"does not answer: {error}"
+        return f"the API server {said}"
+    return None
 
 
 def why_unwritable(data: Path) -> str | None:
@@ -110,16 +98,15 @@ def _why_down(running: Mapping[str, Mapping[str, Any]], names: Sequence[str]) ->
     return None
 
 
-def why_nodes_unready(api: Api, settings: Settings, running: Mapping[str, Mapping[str, Any]]) -> str | None:
-    waiting = [node.name for node in settings.nodes if node.name not in ready_nodes(api, settings, running)]
+async def why_nodes_unready(settings: Settings, running: _Running, api: Client) -> str | None:
+    ready = await ready_nodes(settings, running, api)
+    waiting = [node.name for node in settings.nodes if node.name not in ready]
     return f"not ready yet: {', '.join(waiting)}" if waiting else None
 
 
-def ready_nodes(api: Api, settings: Settings, running: Mapping[str, Mapping[str, Any]]) -> set[str]:
+async def ready_nodes(settings: Settings, running: _Running, api: Client) -> set[str]:
     """Nodes that are ready and as the nodes file has them, said by the agents that run now."""
-    if not settings.nodes:
-        return set()
-    nodes = {node["metadata"]["name"]: node for node in api.items("/api/v1/nodes")}
+    nodes = {node["metadata"]["name"]: node for node in await api.list(NODES)} if settings.nodes else {}
     return {
         spec.name
         for spec in settings.nodes
@@ -130,37 +117,15 @@ def ready_nodes(api: Api, settings: Settings, running: Mapping[str, Mapping[str,
     }
 
 
-def why_not_installed(api: Api, settings: Settings) -> str | None:
+async def why_not_installed(settings: Settings, api: Client) -> str | None:
     """Why VirtFleet cannot be used, where it should be there."""
     if settings.bare or not settings.nodes:
         return None
     if not settings.code:
         return "VirtFleet is not installed"
-    from virtfleet.cli.installing import why_components_unready, why_unavailable
-    from virtfleet.operator.manifest import NAMESPACE
+    from virtfleet.cli.installing import why_not_ready
 
-    pods = api.items(f"/api/v1/namespaces/{NAMESPACE}/pods")
-    kubevirts = api.items(KUBEVIRTS.path())
-    return (
-        why_components_unready(pods)
-        or (why_unavailable(kubevirts[0]) if kubevirts else "there is no KubeVirt object: nothing is installed")
-        or _why_not_admitting(api)
-        or why_stale(api.items(VMIS.path()), api.items("/api/v1/pods"))
-    )
-
-
-def _why_not_admitting(api: Api) -> str | None:
-    """Whether a VMI would be admitted, by asking for one without making it."""
-    from virtfleet.cli.installing import TRIAL
-
-    path = f"{VMIS.path('default')}?dryRun=All"
-    try:
-        api.ask(path, "POST", TRIAL)
-    except urllib.error.HTTPError as error:
-        message = str(json.loads(error.read() or b"{}").get("message", error))
-        # A refusal is an answer too: this cluster may have its own policies.
-        return f"VMs are not admitted yet: {message}" if error.code >= 500 else None
-    return None
+    return await why_not_ready(api) or why_stale(await api.list(VMIS), await api.list(PODS))
 
 
 def why_stale(vmis: Sequence[Obj], pods: Sequence[Obj]) -> str | None:

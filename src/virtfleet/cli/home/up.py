@@ -5,26 +5,30 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 import msgspec
 
+from virtfleet.cli.health.machine import port_is_free
 from virtfleet.cli.home import readiness
 from virtfleet.cli.home.cluster import data_option, facts_of, is_running, lines_of, load
-from virtfleet.cli.home.readiness import Api
 from virtfleet.cli.output import CommandError, Progress, next_step, on_interrupt, output_option, result
 from virtfleet.cli.reach import Where, with_cluster
+from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import KUBEVIRTS
 from virtfleet.local import directory, nodesfile, processes, ranges, supervisor
 from virtfleet.local.directory import Settings
 from virtfleet.local.processes import CONTROL_PLANE
+
+if TYPE_CHECKING:
+    from virtfleet.kube.client import Client
 
 START_DEADLINE = 60.0
 SETTLED_DEADLINE = 300.0
@@ -51,13 +55,12 @@ def up(
     )
     _start_supervisor(data, settings, progress)
     processes.run_control_plane(data)
-    api = readiness.Api(data, settings)
-    _wait_for_api_server(data, settings, api, progress)
-    _remove_nodes(data, settings, api, progress)
-    _start_nodes(data, settings, api, progress)
+    _wait_for_api_server(data, settings, progress)
+    _remove_nodes(data, settings, progress)
+    _start_nodes(data, settings, progress)
     settings = _install(data, settings, kubevirt, progress)
     _settle(data, settings, progress)
-    if installed := _installed(api, settings):
+    if installed := _installed(data, settings):
         progress("VirtFleet is available")
     seconds = round(time.monotonic() - progress.began, 1)
     facts = facts_of(data, settings)
@@ -112,14 +115,8 @@ def _default_nodes() -> list[nodesfile.NodeSpec]:
 def _start_supervisor(data: Path, settings: Settings, progress: Progress) -> None:
     if is_running(data):
         return
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", settings.port))
-        except OSError:
-            raise CommandError(
-                f"port {settings.port} is in use", "Choose another with: virtfleet up --port N"
-            ) from None
+    if not port_is_free(settings.port):
+        raise CommandError(f"port {settings.port} is in use", "Choose another with: virtfleet up --port N")
     progress("starting the control plane")
     (data / "logs").mkdir(exist_ok=True)
     with (data / "logs" / "supervisor.log").open("ab") as log:
@@ -134,12 +131,12 @@ def _start_supervisor(data: Path, settings: Settings, progress: Progress) -> Non
     _until(lambda: is_running(data), lambda: _give_up(data, "supervisor"))
 
 
-def _wait_for_api_server(data: Path, settings: Settings, api: Api, progress: Progress) -> None:
+def _wait_for_api_server(data: Path, settings: Settings, progress: Progress) -> None:
     def ready() -> bool:
         child = _running(data)[CONTROL_PLANE]
         if child["restarts"] > 2:
             _give_up(data, CONTROL_PLANE)
-        return child["running"] and not child["ending"] and api.why_unready() is None
+        return child["running"] and not child["ending"] and readiness.why_api_unready(data) is None
 
     _until(ready, lambda: _give_up(data, CONTROL_PLANE))
     progress(f"the API server answers on https://127.0.0.1:{settings.port}")
@@ -149,7 +146,7 @@ def _running(data: Path) -> dict[str, dict[str, Any]]:
     return {child["name"]: child for child in supervisor.ask(data, op="status")["children"]}
 
 
-def _remove_nodes(data: Path, settings: Settings, api: Api, progress: Progress) -> None:
+def _remove_nodes(data: Path, settings: Settings, progress: Progress) -> None:
     """Take away nodes that run and are no longer asked for, with all their pods."""
     kept = {CONTROL_PLANE, *(node.name for node in settings.nodes)}
     leaving = [name for name in _running(data) if name not in kept]
@@ -158,11 +155,11 @@ def _remove_nodes(data: Path, settings: Settings, api: Api, progress: Progress) 
     from virtfleet.cli.home.node import take_away
 
     for name in leaving:
-        take_away(data, settings, api, name)
+        take_away(data, settings, name)
         progress(f"{name} is gone")
 
 
-def _start_nodes(data: Path, settings: Settings, api: Api, progress: Progress) -> None:
+def _start_nodes(data: Path, settings: Settings, progress: Progress) -> None:
     """Run an agent for every node, and wait until all of them say that they are ready."""
     if not settings.nodes:
         return
@@ -174,8 +171,8 @@ def _start_nodes(data: Path, settings: Settings, api: Api, progress: Progress) -
     waiting = {node.name for node in settings.nodes}
 
     def all_ready() -> bool:
-        with contextlib.suppress(OSError):  # the supervisor brings the API server back
-            for name in readiness.ready_nodes(api, settings, _running(data)) & waiting:
+        with contextlib.suppress(ApiError):  # the supervisor brings the API server back
+            for name in readiness.ask(data, partial(readiness.ready_nodes, settings, _running(data))) & waiting:
                 waiting.remove(name)
                 progress(f"{name} is ready")
         return not waiting
@@ -187,13 +184,21 @@ def _install(data: Path, settings: Settings, kubevirt: dict[str, Any] | None, pr
     """VirtFleet itself, where there are nodes that could run it. The settings say what was installed."""
     if settings.bare or not settings.nodes:
         return settings
-    from virtfleet.cli.home import installing
+    from virtfleet.cli import installing
+    from virtfleet.local import stock
 
     code = processes.fingerprint()
-    restart = settings.code not in ("", code)
-    with_cluster(
-        lambda api: installing.install(api, data, kubevirt, progress, restart=restart), Where(data / "kubeconfig")
-    )
+    # Where KVM does not work, CPUs are emulated: a machine to try things on may well be a VM itself.
+    emulating = {"configuration": {"developerConfiguration": {"useEmulation": True}}}
+
+    async def install(api: Client) -> None:
+        await installing.install(api, kubevirt, progress, {}, {**installing.DEFAULT, "spec": emulating})
+        # The operator is on its way meanwhile.
+        await stock.fill(data / "images", progress)
+        if settings.code not in ("", code):  # an older VirtFleet runs under the same name
+            await installing.restart(api, progress, SETTLED_DEADLINE)
+
+    with_cluster(install, Where(data / "kubeconfig"))
     settings = msgspec.structs.replace(settings, code=code)
     directory.save(data, settings)
     return settings
@@ -212,10 +217,10 @@ def _settle(data: Path, settings: Settings, progress: Progress) -> None:
         time.sleep(0.2)
 
 
-def _installed(api: Api, settings: Settings) -> dict[str, str] | None:
+def _installed(data: Path, settings: Settings) -> dict[str, str] | None:
     if settings.bare or not settings.nodes:
         return None
-    [kubevirt, *_] = api.items(KUBEVIRTS.path())
+    [kubevirt, *_] = readiness.ask(data, lambda api: api.list(KUBEVIRTS))
     meta = kubevirt["metadata"]
     version = kubevirt["status"]["observedKubeVirtVersion"]
     return {"name": meta["name"], "namespace": meta["namespace"], "version": version}

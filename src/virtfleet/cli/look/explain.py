@@ -5,13 +5,13 @@ The decisions are those of the components themselves: the same functions, called
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from virtfleet.cli.look.fleetview import FleetView, fleet_options, look
-from virtfleet.cli.output import CommandError, output_option, result, table
+from virtfleet.cli.manifests import completed_instances, objects
+from virtfleet.cli.output import CommandError, did_you_mean, output_option, result, table
 
 if TYPE_CHECKING:
     from virtfleet.installation import Installation
@@ -31,8 +31,6 @@ def explain(
     With -f the VMI comes from a file, else NAME is a VM or VMI of the cluster; of a VM that is stopped, it says where
     it would go. With --kubevirt no cluster is needed.
     """
-    from virtfleet.cli.look.instances import completed_instances
-    from virtfleet.cli.manifests import objects
     from virtfleet.installation import Installation
     from virtfleet.reasons.explanation import explanation
 
@@ -52,17 +50,17 @@ def explain(
 
 def _named(view: FleetView, installation: Installation, namespace: str, name: str) -> list[dict[str, Any]]:
     """The VMI of that name, else the one that the VM of that name would make."""
-    from virtfleet.cli.look.instances import completed_instances
-
-    for objects in (view.instances, view.vms):
-        for obj in objects:
-            if (obj["metadata"]["namespace"], obj["metadata"]["name"]) == (namespace, name):
-                return [obj] if objects is view.instances else completed_instances([obj], installation)
-    known = {o["metadata"]["name"] for o in (*view.instances, *view.vms) if o["metadata"]["namespace"] == namespace}
-    close = get_close_matches(name, known, n=1)
+    vmis, vms = (
+        {obj["metadata"]["name"]: obj for obj in objs if obj["metadata"]["namespace"] == namespace}
+        for objs in (view.instances, view.vms)
+    )
+    if name in vmis:
+        return [vmis[name]]
+    if name in vms:
+        return completed_instances([vms[name]], installation)
+    near = did_you_mean(name, vmis | vms).strip().capitalize()
     raise CommandError(
-        f"there is no VM and no VMI {namespace}/{name}",
-        f"Did you mean {close[0]!r}?" if close else "`kubectl get vm,vmi -A` lists what there is.",
+        f"there is no VM and no VMI {namespace}/{name}", near or "`kubectl get vm,vmi -A` lists what there is."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+import virtfleet
 from virtfleet.cli.output import CommandError, Group, Progress, output_option, result, table, wide_option
 from virtfleet.hypervisors import registry
 from virtfleet.hypervisors.base import Hypervisor
@@ -18,6 +20,10 @@ from virtfleet.hypervisors.support import Level, Support
 
 if TYPE_CHECKING:
     from virtfleet.launcher.alone.check import Step
+
+# In a checkout, and where VirtFleet is installed without one.
+_EXAMPLES = (Path(virtfleet.__file__).parents[2] / "examples", Path(sys.prefix, "share", "virtfleet"))
+_FILES = ("README.md", "pyproject.toml", "src/virtfleet_mock/__init__.py", "tests/test_contract.py")
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -29,11 +35,9 @@ def hypervisors(context: click.Context, output: str) -> None:
         return
     known = [registry.get(name) for name in registry.names()]
     header = ["NAME", "VMS", "DEVICE", "URI", "DAEMON", "FEATURES", "EVIDENCE"]
-    rows = [_row(h) for h in known]
     if output == "wide":
         header += ["CONNECTION", "EVENTS", "ROOT", "OVERHEAD", "IMAGE"]
-        rows = [row + _wide(h) for row, h in zip(rows, known, strict=True)]
-    result(output, [_described(h) for h in known], table(rows, header))
+    result(output, [_described(h) for h in known], table([_row(h)[: len(header)] for h in known], header))
 
 
 @hypervisors.command()
@@ -126,8 +130,6 @@ async def _check(hypervisor: Hypervisor, emulate: bool, progress: Progress) -> l
 @output_option
 def new(name: str, directory: Path | None, output: str) -> None:
     """A package that adds a hypervisor of your own: it works, on libvirt's test driver, and is yours to change."""
-    from virtfleet.cli.look.newhypervisor import files
-
     place = directory or Path(name)
     if place.exists():
         raise CommandError(f"{place} exists already", "Name another place with --directory.")
@@ -142,24 +144,41 @@ def new(name: str, directory: Path | None, output: str) -> None:
     result(output, data, f"{place} is a package with the hypervisor {name}; its README.md says what to do next")
 
 
+def files(name: str) -> dict[str, str]:
+    """The example's files under another name, by their path. Raises ValueError for one that no hypervisor can have."""
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name):
+        raise ValueError(f"{name!r} is no name for a hypervisor: lower-case letters, digits and - between them")
+    if name in registry.names() or name in registry.ALIASES:
+        raise ValueError(f"there is a hypervisor {name!r} already; choose another name")
+    words = {
+        "virtfleet_mock": f"virtfleet_{name.replace('-', '_')}",
+        "Mock": "".join(part.capitalize() for part in name.split("-")),
+        "mock": name,
+    }
+
+    def renamed(text: str) -> str:
+        return re.sub("|".join(words), lambda found: words[found[0]], text)
+
+    example = next(place / "hypervisor-plugin" for place in _EXAMPLES if (place / "hypervisor-plugin").is_dir())
+    return {renamed(path): renamed((example / path).read_text()) for path in _FILES}
+
+
 def _row(hypervisor: Hypervisor) -> list[object]:
     d = hypervisor.descriptor
-    device = f"/dev/{d.device}" if d.device else "-"
     return [
         d.name,
         "refused" if hypervisor.refusal else "admitted",
-        device,
+        f"/dev/{d.device}" if d.device else "-",
         d.uri,
         d.daemon or "-",
         f"{len(at(Level.WORKS, hypervisor))}/{len(FEATURES)}",
         hypervisor.evidence.value,
+        d.connection.value,
+        d.events.value,
+        "yes" if d.root else "no",
+        f"{'~' if d.overheads.estimate else ''}{d.overheads.total()}",
+        d.launcher_image,
     ]
-
-
-def _wide(hypervisor: Hypervisor) -> list[object]:
-    d = hypervisor.descriptor
-    overhead = f"{'~' if d.overheads.estimate else ''}{d.overheads.total()}"
-    return [d.connection.value, d.events.value, "yes" if d.root else "no", overhead, d.launcher_image]
 
 
 def _described(hypervisor: Hypervisor) -> dict[str, object]:

@@ -36,6 +36,7 @@ def report(view: FleetView) -> dict[str, Any]:
     entries = []
     for pool in (*pools, None):
         name = named(pool)
+        annotations = [node["metadata"].get("annotations") or {} for node in nodes[name]]
         own = [pod for pod in pods if pod.pool == (pool.name if pool else "") and not pod.ending]
         entries.append(
             {
@@ -47,7 +48,7 @@ def report(view: FleetView) -> dict[str, Any]:
                 "nodes": sorted(node["metadata"]["name"] for node in nodes[name]),
                 "desiredHandlers": len(nodes[name]),
                 "readyHandlers": sum(pod.ready for pod in own) if view.live else None,
-                "versions": sorted({v for node in nodes[name] if (v := _version(node))}),
+                "versions": sorted({version for notes in annotations if (version := notes.get(names.HANDLER_VERSION))}),
                 "vmis": matched[name],
                 "outdatedVMIs": len(outdated[name]),
                 "outdated": sorted(outdated[name]),
@@ -62,10 +63,6 @@ def report(view: FleetView) -> dict[str, Any]:
 def named(pool: Pool | None) -> str:
     """A pool as it is shown, and what is in none."""
     return pool.name if pool else PRIMARY
-
-
-def _version(node: dict[str, Any]) -> str:
-    return str((node["metadata"].get("annotations") or {}).get(names.HANDLER_VERSION, ""))
 
 
 def _instances(

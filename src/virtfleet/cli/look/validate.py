@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -143,7 +143,7 @@ def _described(verdict: Verdict) -> dict[str, Any]:
         "namespace": manifest.namespace,
         "name": manifest.name,
         "verdict": verdict.verdict,
-        "causes": [{"field": c.field, "reason": c.reason, "message": c.message} for c in verdict.causes],
+        "causes": [asdict(cause) for cause in verdict.causes],
         "warnings": verdict.warnings,
         "note": verdict.note,
     }

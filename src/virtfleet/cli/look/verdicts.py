@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import AsyncIterator, Container, Iterable
+from collections.abc import AsyncIterator, Container
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -74,22 +75,21 @@ class Rules(Admission):
 
 def _refuse(findings: Findings) -> None:
     if not findings.allowed:
-        causes = [{"field": c.field, "reason": c.reason, "message": c.message} for c in findings.causes]
-        raise ApiError("Invalid", findings.causes[0].message, details={"causes": causes})
+        raise ApiError("Invalid", findings.causes[0].message, details={"causes": [asdict(c) for c in findings.causes]})
 
 
+@dataclass(frozen=True, slots=True)
 class Judge:
     """Says of one object after the other what the API server would say. `served` are groups that others serve."""
 
-    def __init__(self, operations: Operations, rules: Rules, served: Container[str] = ()) -> None:
-        self._operations = operations
-        self._rules = rules
-        self._served = served
+    _operations: Operations
+    _rules: Rules
+    _served: Container[str]
 
     async def verdict(self, manifest: Manifest) -> Verdict:
         verdict, obj = Verdict(manifest), manifest.obj
-        missing = [Cause(f, REQUIRED, f"{f} is not set") for f in ("apiVersion", "kind") if not _text(obj.get(f))]
-        if missing:
+        unset = [f for f in ("apiVersion", "kind") if not (isinstance(obj.get(f), str) and obj[f])]
+        if missing := [Cause(f, REQUIRED, f"{f} is not set") for f in unset]:
             return verdict.refuse(*missing)
         kind = self._operations.kinds.of_kind(obj["apiVersion"], obj["kind"])
         if kind is None:
@@ -117,7 +117,7 @@ class Judge:
         try:
             if namespace:
                 await self._allow_namespace(namespace)
-            await self._operations.create(kind, namespace, verdict.manifest.copy(), call)
+            await self._operations.create(kind, namespace, deepcopy(verdict.manifest.obj), call)
         except ApiError as error:
             verdict.refuse(*_causes(error))
         for warning in call.warnings:
@@ -136,27 +136,18 @@ class Judge:
 
 @asynccontextmanager
 async def judging(cluster: Installation, served: Container[str] = ()) -> AsyncIterator[Judge]:
-    served_kinds, rules = Kinds(), Rules(cluster)
-    for kind in _served_kinds():
-        served_kinds.add(kind)
+    own, rules = Kinds(), Rules(cluster)
+    for definition in crds.definitions():
+        for version in definition["spec"]["versions"]:
+            own.add(custom_kind(definition["spec"], version))
     with tempfile.TemporaryDirectory(prefix="virtfleet-validate-") as directory:
-        operations = Operations(Store(Path(directory)), served_kinds, rules)
+        operations = Operations(Store(Path(directory)), own, rules)
         try:
             yield Judge(operations, rules, served)
         finally:
             await operations.store.close()
 
 
-def _served_kinds() -> Iterable[Kind]:
-    for definition in crds.definitions():
-        for version in definition["spec"]["versions"]:
-            yield custom_kind(definition["spec"], version)
-
-
 def _causes(error: ApiError) -> list[Cause]:
     causes: list[dict[str, Any]] = (error.details or {}).get("causes") or [{"message": error.message}]
     return [Cause(c.get("field", ""), c.get("reason", error.reason), c["message"]) for c in causes]
-
-
-def _text(value: object) -> bool:
-    return isinstance(value, str) and bool(value)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import aiohttp
 import click
@@ -18,7 +18,7 @@ import orjson
 from virtfleet.api.subresources import GROUP, PROTOCOL, VERSIONS, VMI
 from virtfleet.cli.reach import T, Where, cluster_options, with_cluster
 from virtfleet.kube.client import Client
-from virtfleet.kube.resource import VMIS, Obj
+from virtfleet.kube.resource import PODS, VMIS, Obj
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,6 @@ class Target:
     namespace: str | None
     where: Where
 
-    def namespace_name(self) -> str:
-        return self.namespace or self.where.config().namespace
-
     def do(self, work: Callable[[Reached], Awaitable[T]]) -> T:
         """What `work` does with the VM."""
         return with_cluster(lambda api: work(Reached(api, self.namespace or api.namespace, self.name)), self.where)
@@ -79,6 +76,19 @@ def target_options(function: Callable[..., Any], metavar: str = "NAME") -> Calla
         function(Target(name, namespace, where), **others)
 
     return command
+
+
+async def command_output(api: Client, namespace: str, pod: str, container: str, *command: str) -> str:
+    """Standard output of a command in a container, whatever its exit code: what others need of `kubectl exec`."""
+    query = urlencode([("container", container), ("stdout", "true"), *(("command", word) for word in command)])
+    printed = bytearray()  # the first byte of a message says what it belongs to: 1 is standard output
+    async with api.websocket(
+        f"{PODS.path(namespace, pod, 'exec')}?{query}", protocols=["v4.channel.k8s.io"]
+    ) as connection:
+        async for message in connection:
+            if message.type is aiohttp.WSMsgType.BINARY and message.data[:1] == b"\x01":
+                printed += message.data[1:]
+    return printed.decode(errors="replace")
 
 
 @asynccontextmanager

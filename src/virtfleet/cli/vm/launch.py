@@ -106,14 +106,13 @@ def _hypervisor(named: str, vmi: dict[str, Any], cluster: Installation) -> Hyper
 
 
 def _emulated(hypervisor: Hypervisor, wanted: bool, cache: Path, progress: Progress) -> bool:
-    if not hypervisor.descriptor.emulation:
-        if reason := trial.trouble(hypervisor, cache):
-            raise CommandError(f"hypervisor {hypervisor.descriptor.name} does not work here: {reason}")
-        return False
-    if not wanted and (reason := trial.trouble(hypervisor, cache)):
+    possible = bool(hypervisor.descriptor.emulation)
+    reason = "" if wanted and possible else trial.trouble(hypervisor, cache)
+    if reason and not possible:
+        raise CommandError(f"hypervisor {hypervisor.descriptor.name} does not work here: {reason}")
+    if reason:
         progress(f"CPUs are emulated: {reason}")
-        return True
-    return wanted
+    return possible and (wanted or bool(reason))
 
 
 def _sources(vmi: dict[str, Any], disks: tuple[str, ...], cache: Path, progress: Progress) -> dict[str, Path]:

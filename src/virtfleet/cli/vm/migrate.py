@@ -10,7 +10,7 @@ import click
 from virtfleet.api.migration import MigrationMetrics
 from virtfleet.api.names import FINAL, Phase
 from virtfleet.api.view import read
-from virtfleet.cli.output import CommandError, Progress, on_interrupt, output_option, result
+from virtfleet.cli.output import CommandError, Progress, mib, on_interrupt, output_option, result
 from virtfleet.cli.vm.access import Reached, Target, target_options
 from virtfleet.kube.resource import VMI_MIGRATIONS, Obj
 
@@ -40,7 +40,14 @@ def migrate(target: Target, output: str, node: str | None, watch: bool, timeout:
     """
 
     async def work(vm: Reached) -> Obj:
-        asked = await vm.api.create(VMI_MIGRATIONS, _request(vm.name, node), vm.namespace)
+        spec = {"vmiName": vm.name, **({"addedNodeSelector": {_HOSTNAME: node}} if node else {})}
+        wanted = {
+            "apiVersion": VMI_MIGRATIONS.api_version,
+            "kind": VMI_MIGRATIONS.kind,
+            "metadata": {"generateName": "kubevirt-migrate-vm-"},
+            "spec": spec,
+        }
+        asked = await vm.api.create(VMI_MIGRATIONS, wanted, vm.namespace)
         return await _ended(vm, asked, timeout) if watch else asked
 
     on_interrupt("the migration goes on. `kubectl get vmim` shows it; deleting it lets the VM stay where it is.")
@@ -50,18 +57,6 @@ def migrate(target: Target, output: str, node: str | None, watch: bool, timeout:
             f"{summary['namespace']}/{summary['vmi']} stays on {summary['source'] or 'its node'}: {summary['reason']}"
         )
     result(output, summary, _words(summary))
-
-
-def _request(vmi: str, node: str | None) -> Obj:
-    spec: Obj = {"vmiName": vmi}
-    if node:
-        spec["addedNodeSelector"] = {_HOSTNAME: node}
-    return {
-        "apiVersion": VMI_MIGRATIONS.api_version,
-        "kind": VMI_MIGRATIONS.kind,
-        "metadata": {"generateName": "kubevirt-migrate-vm-"},
-        "spec": spec,
-    }
 
 
 async def _ended(vm: Reached, migration: Obj, timeout: float) -> Obj:
@@ -111,17 +106,13 @@ def _far(metrics: MigrationMetrics) -> str:
     """How far it is, by what was told last."""
     if not metrics.total_bytes:
         return ""
-    done = f"{_mib(metrics.total_bytes - metrics.remaining_bytes)} of {_mib(metrics.total_bytes)}"
-    anew = f"the guest writes {_mib(metrics.dirty_bytes_per_second)}/s anew"
-    return f": {done}, {_mib(metrics.bytes_per_second)}/s, {anew}"
+    done = f"{mib(metrics.total_bytes - metrics.remaining_bytes)} of {mib(metrics.total_bytes)}"
+    anew = f"the guest writes {mib(metrics.dirty_bytes_per_second)}/s anew"
+    return f": {done}, {mib(metrics.bytes_per_second)}/s, {anew}"
 
 
 def _came_to(metrics: MigrationMetrics) -> str:
     if not metrics.total_bytes:
         return ""
     seconds, pause = metrics.elapsed_milliseconds / 1000, metrics.downtime_milliseconds
-    return f" ({_mib(metrics.total_bytes)} in {seconds:.1f} s; the guest stood still for {pause} ms)"
-
-
-def _mib(size: int) -> str:
-    return f"{size / (1 << 20):.1f} MiB"
+    return f" ({mib(metrics.total_bytes)} in {seconds:.1f} s; the guest stood still for {pause} ms)"

@@ -1,4 +1,4 @@
-"""`virtfleet port-forward` and `virtfleet ssh`: ports of the guest from this machine."""
+"""`virtfleet port-forward`, `ssh` and `vnc`: ports and the screen of the guest from this machine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import shutil
 import sys
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import click
 
@@ -84,7 +85,7 @@ def ssh(target: Target, ssh_arguments: tuple[str, ...], port: int, proxy: bool) 
     if not shutil.which("ssh"):
         raise CommandError("there is no ssh on this machine", "Install an ssh client (openssh-client).")
     # The same VM from wherever it is started, and its keys apart from those of machines with that name.
-    place = vm.namespace_name()
+    place = vm.namespace or vm.where.config().namespace
     itself = [os.path.abspath(sys.argv[0]), "ssh", "--proxy", "--port", str(port), "--namespace", place]
     itself += vm.where.arguments()
     options = {"ProxyCommand": shlex.join([*itself, vm.name]), "HostKeyAlias": f"vm.{vm.name}.{place}"}
@@ -95,3 +96,35 @@ def ssh(target: Target, ssh_arguments: tuple[str, ...], port: int, proxy: bool) 
 async def _carry_standard_streams(vm: Reached, port: int) -> None:
     async with vm.stream(f"portforward/{port}/tcp") as websocket:
         await carry(websocket, *await standard_streams())
+
+
+@click.command()
+@target_options
+@click.option("--screenshot", type=click.Path(path_type=Path, allow_dash=True), help="Only write a PNG there and end.")
+@click.option("--address", default="127.0.0.1", show_default=True, help="The local address for viewers.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The local port for viewers; any free one.")
+@click.option("--preserve-session", is_flag=True, help="Do not take over from somebody who is looking already.")
+@output_option
+def vnc(target: Target, screenshot: Path | None, address: str, port: int, preserve_session: bool, output: str) -> None:
+    """The screen of the VM NAME: a local port for any VNC viewer, until ^C."""
+    if screenshot:
+        png = target.do(lambda vm: vm.screenshot())
+        if str(screenshot) == "-":
+            sys.stdout.buffer.write(png)
+            return
+        screenshot.write_bytes(png)
+        result(output, {"file": str(screenshot), "bytes": len(png)}, f"{screenshot}: {len(png)} bytes")
+        return
+
+    async def work(vm: Reached) -> None:
+        await vm.look()
+        params = {"preserveSession": "true" if preserve_session else "false"}
+        async with (
+            until_interrupted() as interrupted,
+            listening(address, port, lambda: vm.stream("vnc", params)) as chosen,
+        ):
+            data = {"namespace": vm.namespace, "name": vm.name, "address": address, "port": chosen}
+            result(output, data, f"The screen of {vm} is at {address}:{chosen}. Try: vncviewer {address}::{chosen}")
+            await interrupted.wait()
+
+    target.do(work)

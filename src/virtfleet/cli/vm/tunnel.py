@@ -13,7 +13,7 @@ from aiohttp import WSMsgType
 
 from virtfleet.cli.output import CommandError
 from virtfleet.kube.errors import ApiError
-from virtfleet.work.tasks import first_of, start
+from virtfleet.work.tasks import Owned, first_of, start
 
 Websocket = aiohttp.ClientWebSocketResponse
 Open = Callable[[], AbstractAsyncContextManager[Websocket]]
@@ -40,7 +40,7 @@ async def carry(websocket: Websocket, reader: asyncio.StreamReader, writer: asyn
 @asynccontextmanager
 async def listening(address: str, port: int, open_websocket: Open) -> AsyncIterator[int]:
     """Carry every TCP connection to a local port through a websocket of its own, while in here; yields the port."""
-    serving: set[asyncio.Task[None]] = set()
+    serving = Owned()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -52,7 +52,6 @@ async def listening(address: str, port: int, open_websocket: Open) -> AsyncItera
         except ApiError as error:
             print(error.message, file=sys.stderr)
         finally:
-            serving.discard(task)
             writer.close()
 
     with _could_listen(address, port):
@@ -61,9 +60,7 @@ async def listening(address: str, port: int, open_websocket: Open) -> AsyncItera
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
-        for task in serving:
-            task.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
+        await serving.end()
 
 
 @asynccontextmanager
@@ -78,7 +75,7 @@ async def receiving(address: str, port: int, open_websocket: Open) -> AsyncItera
         yield transport.get_extra_info("sockname")[1]
     finally:
         transport.close()
-        await protocol.close()
+        await protocol.serving.end()
 
 
 @contextmanager
@@ -100,18 +97,18 @@ class _Datagrams(asyncio.DatagramProtocol):
     def __init__(self, open_websocket: Open) -> None:
         self._open = open_websocket
         self._transport: asyncio.DatagramTransport | None = None
-        self._senders: dict[tuple[str, int], tuple[asyncio.Queue[bytes], asyncio.Task[None]]] = {}
+        self._senders: dict[tuple[str, int], asyncio.Queue[bytes]] = {}
+        self.serving = Owned()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.DatagramTransport, transport)  # which it is by behaviour, not by class
 
     def datagram_received(self, data: bytes, sender: tuple[str, int]) -> None:
         if sender not in self._senders:
-            queue: asyncio.Queue[bytes] = asyncio.Queue(self._WAITING)
-            self._senders[sender] = (queue, start(self._serve(sender, queue), "datagrams"))
-        waiting, _ = self._senders[sender]
-        if not waiting.full():
-            waiting.put_nowait(data)
+            self._senders[sender] = asyncio.Queue(self._WAITING)
+            self.serving.add(start(self._serve(sender, self._senders[sender]), "datagrams"))
+        if not self._senders[sender].full():
+            self._senders[sender].put_nowait(data)
 
     async def _serve(self, sender: tuple[str, int], waiting: asyncio.Queue[bytes]) -> None:
         try:
@@ -131,12 +128,6 @@ class _Datagrams(asyncio.DatagramProtocol):
             print(error.message, file=sys.stderr)
         finally:
             del self._senders[sender]
-
-    async def close(self) -> None:
-        tasks = [task for _, task in self._senders.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def standard_streams() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

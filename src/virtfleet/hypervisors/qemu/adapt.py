@@ -63,34 +63,15 @@ def _strip_notes(domain: Element, context: Context) -> None:
         for tag in ("capacity", "filesystemOverhead"):
             for note in disk.findall(tag):
                 disk.remove(note)
-        for source in disk.iter("source"):
-            if "dev" in source.attrib:
-                source.attrib.pop("name", None)
-        for reservations in disk.iter("reservations"):
-            reservations.attrib.pop("migration", None)
-    for filesystem in domain.iterfind("devices/filesystem"):
-        if "accessMode" in filesystem.attrib:
-            filesystem.set("accessmode", filesystem.attrib.pop("accessMode"))
-        for source in filesystem.iterfind("source[@socket]"):
-            source.attrib.pop("dir", None)
+    for filesystem in domain.iterfind("devices/filesystem[@accessMode]"):
+        filesystem.set("accessmode", filesystem.attrib.pop("accessMode"))
     for device in domain.iterfind("devices/hostdev[@type='pci']"):
         device.set("mode", "subsystem")
-        for address in device.iterfind("source/address"):
-            address.attrib.pop("type", None)
-    for clock in domain.iterfind("clock"):
-        if "offset" not in clock.attrib:
-            clock.set("offset", "utc")  # libvirt's default
-    for feature in domain.iterfind("cpu/feature"):
-        if "policy" not in feature.attrib:
-            feature.set("policy", "require")  # also libvirt's default
     for mac in domain.iterfind("devices/interface/mac"):
         mac.set("address", plain_mac(mac.get("address", "")))
 
 
 def _disks(domain: Element, context: Context) -> None:
-    for driver in domain.iterfind("devices/disk/driver[@io='native']"):
-        if "cache" not in driver.attrib:
-            driver.set("cache", "none")  # native I/O goes past the page cache, or not at all
     if domain.find("devices/disk/target[@bus='usb']") is not None:
         for controller in domain.iterfind("devices/controller[@type='usb'][@model='none']"):
             controller.set("model", "qemu-xhci")
@@ -191,17 +172,6 @@ def _one_thread_per_disk(domain: Element, context: Context) -> None:
         driver.remove(pool)
 
 
-def _plain_variables(domain: Element, context: Context) -> None:
-    for variables in domain.iterfind("os/nvram"):
-        variables.attrib.pop("format", None)
-
-
-def _no_display_on_pci(domain: Element, context: Context) -> None:
-    for device in domain.iterfind("devices/hostdev[@type='pci']"):
-        device.attrib.pop("display", None)
-        device.attrib.pop("ramfb", None)
-
-
 def _plain_tlb_flush(domain: Element, context: Context) -> None:
     for flush in domain.iterfind("features/hyperv/tlbflush"):
         for mode in list(flush):
@@ -217,21 +187,53 @@ def _tables_by_argument(domain: Element, context: Context) -> None:
             child(domain, "os").remove(tables)
 
 
-def _no_discard_granularity(domain: Element, context: Context) -> None:
-    for sizes in domain.iterfind("devices/disk/blockio"):
-        sizes.attrib.pop("discard_granularity", None)
-
-
 _Rule = Callable[[Element, Context], None]
-_ALWAYS: Final[tuple[_Rule, ...]] = (_strip_notes, _machine, _firmware, _disks, _network, _emulation)
+
+
+def _without(path: str, *attributes: str) -> _Rule:
+    """Leave attributes out."""
+
+    def rule(domain: Element, context: Context) -> None:
+        for element in domain.iterfind(path):
+            for attribute in attributes:
+                element.attrib.pop(attribute, None)
+
+    return rule
+
+
+def _by_default(path: str, attribute: str, value: str) -> _Rule:
+    """Say what is meant where nothing is said."""
+
+    def rule(domain: Element, context: Context) -> None:
+        for element in domain.iterfind(path):
+            element.attrib.setdefault(attribute, value)
+
+    return rule
+
+
+_ALWAYS: Final[tuple[_Rule, ...]] = (
+    _strip_notes,
+    _without("devices/disk//source[@dev]", "name"),
+    _without("devices/disk//reservations", "migration"),
+    _without("devices/filesystem/source[@socket]", "dir"),
+    _without("devices/hostdev[@type='pci']/source/address", "type"),
+    _by_default("clock", "offset", "utc"),
+    _by_default("cpu/feature", "policy", "require"),
+    _by_default("devices/disk/driver[@io='native']", "cache", "none"),  # it goes past the page cache, or not at all
+    _machine,
+    _firmware,
+    _disks,
+    _network,
+    _emulation,
+)
 # first version of libvirt that understands the document as it is built -> what to do before
 _SINCE: Final[tuple[tuple[int, _Rule], ...]] = (
-    (9_002_000, _plain_variables),
+    (9_002_000, _without("os/nvram", "format")),
     (9_005_000, _count_slots),
     (10_000_000, _one_thread_per_disk),
     (10_000_000, _watched_closely),  # which is older than QEMU 9.0
-    (10_003_000, _no_display_on_pci),
+    (10_003_000, _without("devices/hostdev[@type='pci']", "display", "ramfb")),
     (11_000_000, _plain_tlb_flush),
     (11_002_000, _tables_by_argument),
-    (11_006_000, _no_discard_granularity),
+    (11_006_000, _without("devices/disk/blockio", "discard_granularity")),
 )

@@ -27,10 +27,10 @@ def controllers(draft: Draft) -> None:
     add(draft.devices, "controller", type="usb", index=0, model=usb)
     # Disks are added to a running VM on the SCSI bus.
     if not draft.spec.disable_hotplug or any(traits.bus(disk) == "scsi" for disk in draft.spec.disks):
-        scsi = draft.architecture.scsi(draft.virtio)
+        scsi = draft.virtio if draft.architecture.pci else "virtio-scsi"
         _drive(add(draft.devices, "controller", type="scsi", index=0, model=scsi), draft, **_scsi_threads(draft))
     disabled = draft.vmi.metadata.annotations.get(names.DISABLE_PCI_HOLE64, "").lower() == "true"
-    if draft.architecture.pci_hole64 and disabled:
+    if draft.architecture.pc and disabled:
         root = add(draft.devices, "controller", type="pci", index=0, model="pcie-root")
         add(root, "pcihole64", 0, unit="KiB")
     if traits.serial_console(draft.vmi):
@@ -38,8 +38,8 @@ def controllers(draft: Draft) -> None:
 
 
 def _needs_usb(draft: Draft) -> bool:
-    if draft.architecture.usb_always or not draft.architecture.pci_virtio:
-        return draft.architecture.usb_always
+    if not draft.architecture.pc:
+        return draft.architecture.pci  # arm64 always has it, s390x never
     return (
         any(wanted.bus in ("usb", "") for wanted in draft.spec.inputs)
         or any(disk.disk and disk.disk.bus == "usb" for disk in draft.spec.disks)
@@ -66,7 +66,7 @@ def _drive(controller: Element, draft: Draft, **settings: int) -> None:
 def place_on_root_complex(draft: Draft) -> None:
     """Give every PCI device a slot of the root complex, where the VMI asks for that instead of a bus for each."""
     wanted = draft.vmi.metadata.annotations.get(names.PLACE_PCI_DEVICES_ON_ROOT_COMPLEX) == "true"
-    if not wanted or not draft.architecture.pcie:
+    if not wanted or not draft.architecture.pci:
         return
     slots = (slot for slot in range(_SLOTS) if slot not in _TAKEN_SLOTS)
     for device in _pci_devices(draft.devices):

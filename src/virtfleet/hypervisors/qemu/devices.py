@@ -18,7 +18,6 @@ def network(draft: Draft) -> None:
         element = add(draft.devices, "interface")
         model, queues = interface.model or "virtio", interfaces.queues(draft.vmi, interface)
         add(element, "model", type=draft.virtio if model == "virtio" else model)
-        queues = interfaces.queues(draft.vmi, interface)
         if model == "virtio" and (queues or draft.iommu):
             add(element, "driver", name="vhost", queues=queues or None, iommu=draft.iommu)
         if interface.pci_address:
@@ -32,7 +31,7 @@ def network(draft: Draft) -> None:
             if interface.boot_order is not None:
                 add(element, "boot", order=interface.boot_order)
             # Without a boot order the ROM for network boot would only cost memory.
-            if draft.architecture.option_roms and (interface.boot_order is None or draft.iommu):
+            if draft.architecture.pci and (interface.boot_order is None or draft.iommu):
                 add(element, "rom", enabled="no")
             if interface.state == "down":
                 add(element, "link", state="down")
@@ -135,14 +134,13 @@ def graphics(draft: Draft) -> None:
     add(element, "listen", type="socket", socket=paths.vmi_socket(draft.vmi.metadata.uid, "virt-vnc"))
     model = add(add(draft.devices, "video"), "model", heads=1)
     if draft.spec.video:
-        model.set("type", draft.spec.video.type)
-        model.set("vram", str(_VIDEO_MEMORY))
-    elif draft.architecture.name != "amd64":
-        model.set("type", "virtio")
-    elif draft.context.bochs_for_efi and traits.efi(draft.vmi):
-        model.set("type", "bochs")
+        kind = draft.spec.video.type
+    elif not draft.architecture.pc:
+        kind = "virtio"
     else:
-        model.set("type", "vga")
+        kind = "bochs" if draft.context.bochs_for_efi and traits.efi(draft.vmi) else "vga"
+    model.set("type", kind)
+    if draft.spec.video or kind == "vga":
         model.set("vram", str(_VIDEO_MEMORY))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count, cycle
 from xml.etree.ElementTree import Element
 
 from virtfleet.api import hotplug, traits
@@ -15,7 +17,7 @@ from virtfleet.domain.targets import TargetNames
 from virtfleet.domain.volumes import Source
 from virtfleet.domain.xml import add
 from virtfleet.hypervisors.qemu.draft import Draft
-from virtfleet.hypervisors.qemu.iothreads import Assignment, IOThreads, threads
+from virtfleet.hypervisors.qemu.iothreads import IOThreads, threads
 
 _ERROR_POLICIES = ("stop", "ignore", "report", "enospace")
 _EMPTY_DRIVE = Source("", block=True, discard=True)
@@ -29,7 +31,7 @@ def disks(draft: Draft) -> None:
     statuses = {status.name: status for status in vmi.status.volume_status}
     permanent = {name for name, status in statuses.items() if not status.hotplug_volume}
     targets, io = TargetNames(vmi), threads(vmi)
-    assignment = Assignment(io)
+    shared, own = cycle(range(1, io.shared + 1)), count(io.shared + 1)
     for disk in draft.spec.disks:
         status = statuses.get(disk.name)
         added = status is not None and status.hotplug_volume is not None
@@ -38,7 +40,7 @@ def disks(draft: Draft) -> None:
         if disk.cdrom and volume and (not attached if added else permanent and disk.name not in permanent):
             volume = None  # its medium is not there yet, or no more
         source = _location(draft, disk, volume, index, added=added)
-        element = _disk(draft, disk, volume, source, targets, io, assignment)
+        element = _disk(draft, disk, volume, source, targets, io, own if disk.dedicated_io_thread else shared)
         if status and status.persistent_volume_claim_info and not disk.cdrom:
             _claim_size(element, status.persistent_volume_claim_info)
         if volume is None or attached or not permanent or disk.name in permanent:
@@ -62,7 +64,7 @@ def _disk(
     source: Source,
     targets: TargetNames,
     io: IOThreads,
-    assignment: Assignment,
+    thread: Iterator[int],
 ) -> Element:
     bus = traits.bus(disk)
     metrics = volume is not None and volume.downward_metrics is not None
@@ -80,10 +82,10 @@ def _disk(
     if bus == "virtio" and io.total:
         if io.pool:
             pool = add(driver, "iothreads")
-            for thread in range(1, io.pool + 1):
-                add(pool, "iothread", id=thread)
+            for number in range(1, io.pool + 1):
+                add(pool, "iothread", id=number)
         else:
-            driver.set("iothread", str(assignment.thread(disk)))
+            driver.set("iothread", str(next(thread)))
     if metrics or _read_only(disk):
         add(element, "readonly")
     draft.alias(element, disk.name)
@@ -136,9 +138,8 @@ def _source(element: Element, source: Source, *, reservation: bool = False) -> N
 
 
 def _read_only(disk: Disk) -> bool:
-    if disk.disk or disk.lun:
-        target = disk.disk or disk.lun
-        return bool(target and target.readonly)
+    if target := disk.disk or disk.lun:
+        return bool(target.readonly)
     return disk.cdrom is not None and disk.cdrom.readonly is not False
 
 

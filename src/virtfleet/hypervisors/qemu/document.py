@@ -48,7 +48,7 @@ def _command_line(draft: Draft) -> None:
     if "ignition" in metadata.annotations.get(names.IGNITION, ""):
         file = paths.ignition(metadata.namespace, metadata.name)
         arguments += ["-fw_cfg", f"name=opt/com.coreos/config,file={file}"]
-    if draft.context.verbose and draft.architecture.debug_console:
+    if draft.context.verbose and draft.architecture.pc:
         arguments += ["-chardev", f"file,id=firmwarelog,path={_FIRMWARE_LOG}"]
         arguments += ["-device", "isa-debugcon,iobase=0x402,chardev=firmwarelog"]
     for alias in hostdevices.emulated(draft.vmi, draft.context):

@@ -1,7 +1,8 @@
-"""A domain document while it is being built, with what its parts need to know of the VM."""
+"""A domain document while it is being built, with what its parts need to know of the VM and its machine."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 from virtfleet.api import traits
@@ -10,7 +11,33 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.domain import common
 from virtfleet.domain.context import Context
 from virtfleet.domain.xml import add
-from virtfleet.hypervisors.qemu.architecture import architecture
+
+
+class Architecture(NamedTuple):
+    """One machine architecture, as QEMU and libvirt see it."""
+
+    name: str
+    os_type: str
+    machine: str
+    watchdog: str = ""
+    firmware_dir: str = ""
+
+    @property
+    def pc(self) -> bool:
+        """Whether it is x86, with all that only PCs have."""
+        return self.name == "amd64"
+
+    @property
+    def pci(self) -> bool:
+        """Whether devices are on PCI, where virtio devices come in a transitional and a modern form."""
+        return self.name != "s390x"
+
+
+_ARCHITECTURES = {
+    "amd64": Architecture("amd64", "x86_64", "q35", "i6300esb", "/usr/share/edk2/ovmf"),
+    "arm64": Architecture("arm64", "aarch64", "virt", firmware_dir="/usr/share/AAVMF"),
+    "s390x": Architecture("s390x", "s390x", "s390-ccw-virtio", "diag288"),
+}
 
 
 class Draft:
@@ -22,9 +49,11 @@ class Draft:
         self.vmi = vmi
         self.context = context
         self.spec: Devices = vmi.spec.domain.devices
-        self.architecture = architecture(vmi.spec.architecture)
+        # amd64 where none is given, or one that QEMU is not built for here
+        self.architecture = _ARCHITECTURES.get(vmi.spec.architecture, _ARCHITECTURES["amd64"])
         self.topology = traits.topology(vmi)
-        self.virtio = self.architecture.virtio(self.spec.use_virtio_transitional)
+        form = "-transitional" if self.spec.use_virtio_transitional else "-non-transitional"
+        self.virtio = f"virtio{form if self.architecture.pci else ''}"  # the model of virtio devices
         self.iommu = "on" if traits.needs_iommu(vmi) else ""
         self.root: Element = common.document(vmi, domain_type)
         self.devices: Element = add(self.root, "devices")

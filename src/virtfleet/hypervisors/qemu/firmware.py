@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 from virtfleet.api import traits
 from virtfleet.api.domainspec import ACPI
-from virtfleet.domain import paths
+from virtfleet.domain import common, paths
 from virtfleet.domain.errors import DomainError
 from virtfleet.domain.xml import add, child, yes_no
+from virtfleet.hypervisors import asking
 from virtfleet.hypervisors.qemu.draft import Draft
 
 _BOOT_MENU_MS = 10000  # of a VM that starts paused, so that people can reach the firmware's menu
 
 
-class Image(NamedTuple):
-    """EFI firmware: its code, and the template of its variables unless it keeps none."""
-
-    code: str
-    variables: str = ""
-
-
-# (kind of confidential VM, secure boot) -> firmware. With other variables, code with secure boot runs without it.
+# (kind of confidential VM, secure boot) -> EFI firmware: its code, and the template of its variables unless it keeps
+# none. With other variables, code with secure boot runs without it.
 _AMD64 = {
-    ("", False): Image("OVMF_CODE.secboot.fd", "OVMF_VARS.fd"),
-    ("", True): Image("OVMF_CODE.secboot.fd", "OVMF_VARS.secboot.fd"),
-    ("sev", False): Image("OVMF_CODE.cc.fd", "OVMF_VARS.fd"),
-    ("snp", False): Image("OVMF.amdsev.fd"),
-    ("tdx", False): Image("OVMF.inteltdx.fd"),
-    ("tdx", True): Image("OVMF.inteltdx.secboot.fd"),
+    ("", False): ("OVMF_CODE.secboot.fd", "OVMF_VARS.fd"),
+    ("", True): ("OVMF_CODE.secboot.fd", "OVMF_VARS.secboot.fd"),
+    ("sev", False): ("OVMF_CODE.cc.fd", "OVMF_VARS.fd"),
+    ("snp", False): ("OVMF.amdsev.fd", ""),
+    ("tdx", False): ("OVMF.inteltdx.fd", ""),
+    ("tdx", True): ("OVMF.inteltdx.secboot.fd", ""),
 }
-_ARM64 = {("", False): Image("AAVMF_CODE.fd", "AAVMF_VARS.fd")}
+_ARM64 = {("", False): ("AAVMF_CODE.fd", "AAVMF_VARS.fd")}
 
 
 def operating_system(draft: Draft) -> None:
@@ -40,7 +34,7 @@ def operating_system(draft: Draft) -> None:
     kind = add(os, "type", "hvm", arch=draft.architecture.os_type)
     kind.set("machine", (machine.type if machine else "") or draft.architecture.machine)
     _firmware(os, draft)
-    if draft.architecture.smbios:
+    if draft.architecture.name != "s390x":
         add(os, "smbios", mode="sysinfo")
     if traits.starts_paused(draft.vmi):
         add(os, "bootmenu", enable="yes", timeout=_BOOT_MENU_MS)
@@ -55,13 +49,7 @@ def _firmware(os: Element, draft: Draft) -> None:
     bios = firmware.bootloader.bios if firmware.bootloader else None
     if bios and bios.use_serial:
         add(os, "bios", useserial="yes")
-    if boot := firmware.kernel_boot:
-        if boot.container and boot.container.kernel_path:
-            add(os, "kernel", paths.kernel_boot(boot.container.kernel_path))
-        if boot.container and boot.container.initrd_path:
-            add(os, "initrd", paths.kernel_boot(boot.container.initrd_path))
-        if boot.kernel_args:
-            add(os, "cmdline", boot.kernel_args)
+    common.kernel(os, draft.vmi)
     if firmware.acpi:
         _acpi_tables(os, draft, firmware.acpi)
 
@@ -69,8 +57,9 @@ def _firmware(os: Element, draft: Draft) -> None:
 def _efi(os: Element, draft: Draft) -> None:
     vmi = draft.vmi
     kind = "tdx" if traits.tdx(vmi) else "snp" if traits.snp(vmi) else "sev" if traits.sev(vmi) else ""
-    secure = _secure_boot(draft)
-    variables = f"{_variables_dir(draft)}/{vmi.metadata.name}_VARS.fd"
+    secure = asking.secure_boot(vmi)
+    place = f"{paths.PRIVATE}/libvirt" if traits.non_root(vmi) else "/var/lib/libvirt"
+    variables = f"{place}/qemu/nvram/{vmi.metadata.name}_VARS.fd"
     if secure and not kind and draft.context.firmware_autoselection:
         os.set("firmware", "efi")
         selection = add(os, "firmware")
@@ -80,25 +69,15 @@ def _efi(os: Element, draft: Draft) -> None:
             add(os, "nvram", variables, format="raw")
         return
     images = _ARM64 if draft.architecture.name == "arm64" else _AMD64
-    image = images.get((kind, secure))
-    if image is None:
+    if (kind, secure) not in images:
         raise DomainError(f"there is no EFI firmware for secure boot {yes_no(secure)} with {kind or 'a plain VM'}")
+    code, template = images[kind, secure]
     directory = draft.context.firmware_dir or draft.architecture.firmware_dir
     # TDX has its keys in the firmware; `secure` would ask for system management mode, which it lacks.
-    loader = add(os, "loader", f"{directory}/{image.code}", readonly="yes", secure=yes_no(secure and kind != "tdx"))
-    loader.set("type", "pflash" if image.variables else "rom")
-    if image.variables:
-        add(os, "nvram", variables, template=f"{directory}/{image.variables}")
-
-
-def _secure_boot(draft: Draft) -> bool:
-    firmware = draft.vmi.spec.domain.firmware
-    efi = firmware.bootloader.efi if firmware and firmware.bootloader else None
-    return efi is not None and efi.secure_boot is not False
-
-
-def _variables_dir(draft: Draft) -> str:
-    return f"{paths.PRIVATE}/libvirt/qemu/nvram" if traits.non_root(draft.vmi) else "/var/lib/libvirt/qemu/nvram"
+    loader = add(os, "loader", f"{directory}/{code}", readonly="yes", secure=yes_no(secure and kind != "tdx"))
+    loader.set("type", "pflash" if template else "rom")
+    if template:
+        add(os, "nvram", variables, template=f"{directory}/{template}")
 
 
 def _acpi_tables(os: Element, draft: Draft, acpi: ACPI) -> None:

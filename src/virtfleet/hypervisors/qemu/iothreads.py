@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from virtfleet.api import traits
-from virtfleet.api.disks import Disk
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 
@@ -45,20 +44,3 @@ def _limit(vmi: VMI) -> int:
         return 1  # it shares the emulator's physical CPU
     amount = resources.requests.get("cpu", resources.limits.get("cpu", 1))
     return Quantity.parse(amount).value() * _THREADS_PER_CPU
-
-
-class Assignment:
-    """Hands out threads, disk by disk, in the order of the spec."""
-
-    def __init__(self, threads: IOThreads) -> None:
-        self._shared = threads.shared
-        self._next_shared = 1
-        self._next_dedicated = threads.shared + 1
-
-    def thread(self, disk: Disk) -> int:
-        if disk.dedicated_io_thread:
-            self._next_dedicated += 1
-            return self._next_dedicated - 1
-        thread = self._next_shared
-        self._next_shared = thread % self._shared + 1
-        return thread

@@ -1,4 +1,4 @@
-"""Features, security, memory and CPUs of a QEMU machine."""
+"""Features, security, memory and CPUs of a QEMU machine; and memory for one that runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from virtfleet.api.domainspec import FeatureHyperv
 from virtfleet.api.meta import FeatureState
 from virtfleet.api.quantity import Quantity
 from virtfleet.domain import common
-from virtfleet.domain.xml import add, on_off, yes_no
+from virtfleet.domain.xml import add, child, on_off, yes_no
 from virtfleet.hypervisors.qemu.draft import Draft
 
 _SEV_NO_DEBUG, _SEV_ENCRYPTED_STATE = 1 << 0, 1 << 2
+_BLOCK_KIB = 2048
 _SNP_SMT, _SNP_RESERVED = 1 << 16, 1 << 17  # the reserved bit must be set
 
 # Enlightenments that are only on or off; libvirt and the API give them the same names.
@@ -28,10 +29,9 @@ def features(draft: Draft) -> None:
         return
     if not wanted.acpi or wanted.acpi.enabled is not False:
         add(element, "acpi")
-    if wanted.smm and wanted.smm.enabled is not False:
-        add(element, "smm")
-    if wanted.apic and wanted.apic.enabled is not False:
-        add(element, "apic")
+    for name in ("smm", "apic"):
+        if (state := getattr(wanted, name)) and state.enabled is not False:
+            add(element, name)
     if wanted.hyperv:
         _hyperv(add(element, "hyperv"), wanted.hyperv)
     elif wanted.hyperv_passthrough and wanted.hyperv_passthrough.enabled:
@@ -42,7 +42,7 @@ def features(draft: Draft) -> None:
         add(element, "pvspinlock", state=on_off(wanted.pvspinlock.enabled))
     if traits.tdx(draft.vmi):
         add(element, "pmu", state="off")
-    if draft.architecture.vmport:
+    if draft.architecture.pc:
         add(element, "vmport", state="off")
 
 
@@ -115,14 +115,15 @@ def memory_backing(draft: Draft) -> None:
 
 
 def _memfd(draft: Draft) -> bool:
+    numa = draft.architecture.name != "s390x"  # which memory in a memfd needs
     wanted = draft.vmi.metadata.annotations.get(names.MEMFD) != "false"
-    return draft.architecture.memfd and (traits.shares_memory(draft.vmi) or (traits.hugepages(draft.vmi) and wanted))
+    return numa and (traits.shares_memory(draft.vmi) or (traits.hugepages(draft.vmi) and wanted))
 
 
 def cpu(draft: Draft) -> None:
     wanted = draft.vmi.spec.domain.cpu
     topology = draft.topology
-    most = wanted.max_sockets if wanted and draft.architecture.cpu_hotplug else None
+    most = wanted.max_sockets if wanted and draft.architecture.name != "arm64" else None
     if most:
         topology = topology._replace(sockets=most)
         vcpus = add(draft.root, "vcpus")
@@ -144,9 +145,44 @@ def cpu(draft: Draft) -> None:
         for feature in wanted.features:
             add(element, "feature", name=feature.name, policy=feature.policy)
         named = model not in ("host-model", "host-passthrough")
-        if draft.architecture.disables_mpx and named and all(f.name != "mpx" for f in wanted.features):
-            add(element, "feature", name="mpx", policy="disable")
+        if draft.architecture.pc and named and all(f.name != "mpx" for f in wanted.features):
+            add(element, "feature", name="mpx", policy="disable")  # libvirt's models may have it, newer CPUs lack it
     if _memfd(draft) and not (wanted and wanted.numa):
         kib = traits.memory(draft.vmi).value() // 1024
         cell = add(add(element, "numa"), "cell", id=0, cpus=f"0-{topology.vcpus - 1}", unit="KiB")
         cell.set("memory", str(kib))
+
+
+def more_memory(running: Element, memory: int) -> Element | None:
+    """The device with which the guest has `memory` bytes; None where it was asked to have them.
+
+    It is one virtio-mem device, which comes with the first memory that is added. Until then a VM has nothing of it but
+    the number up to which it may grow, so that it is as light as any other.
+    """
+    largest, there = _kib(running.find("maxMemory")), running.find("devices/memory[@model='virtio-mem']")
+    sizes = sum(_kib(size) for size in running.iterfind("devices/memory/target/size"))
+    boot = _kib(running.find("memory")) - sizes
+    more = min(memory >> 10, largest) - boot
+    if there is not None:
+        requested = child(child(there, "target"), "requested")
+        if _kib(requested) == more:
+            return None
+        requested.text = str(more)
+        return there
+    if more <= 0:
+        return None
+    page = running.find("memoryBacking/hugepages/page")
+    block = max(_BLOCK_KIB, int(page.get("size", "0"))) if page is not None else _BLOCK_KIB
+    element = Element("memory", {"model": "virtio-mem"})
+    target = add(element, "target")
+    add(target, "size", largest - boot, unit="KiB")
+    add(target, "node", 0)
+    add(target, "block", block, unit="KiB")
+    add(target, "requested", more, unit="KiB")
+    add(element, "alias", name="ua-more-memory")
+    return element
+
+
+def _kib(amount: Element | None) -> int:
+    """Of an element of a running domain, in which libvirt counts in KiB."""
+    return int(amount.text or 0) if amount is not None else 0
