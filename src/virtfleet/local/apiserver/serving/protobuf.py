@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -29,7 +28,6 @@ from virtfleet.local.apiserver.objects import refusals
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Wire = int | bytes  # what the wire format can say of a value
 Numbers = dict[str, Any]  # field number -> JSON name, or the Numbers of a type that is inlined
@@ -56,11 +54,9 @@ def decode(body: bytes) -> Obj:
 
 
 @cache
-def _numbers() -> dict[str, Numbers]:
-    tables: dict[str, Numbers] = orjson.loads(
-        resources.files(__package__).joinpath("builtin_protobuf.json").read_bytes()
-    )
-    return tables
+def _numbers() -> Any:
+    """The Numbers of every type."""
+    return orjson.loads(resources.files(__package__).joinpath("builtin_protobuf.json").read_bytes())
 
 
 @cache
@@ -74,18 +70,17 @@ def _types() -> dict[tuple[str, str], str]:
 
 
 def _message(name: str, data: bytes) -> Obj:
+    return _object(_numbers()[name], facts().types[name]["properties"], data)
+
+
+def _object(numbers: Numbers, properties: dict[str, Any], data: bytes) -> Obj:
     obj: Obj = {}
-    _fill(obj, _numbers()[name], facts().types[name]["properties"], data)
-    return obj
-
-
-def _fill(obj: Obj, numbers: Numbers, properties: dict[str, Any], data: bytes) -> None:
     for number, wire in _fields(data):
         field = numbers.get(str(number))
         if field is None:
             continue  # of a newer version of the API
         if isinstance(field, dict):
-            _fill(obj, field, properties, _raw(wire))
+            obj |= _object(field, properties, _raw(wire))
             continue
         name = field.lstrip("*")
         schema = properties[name]
@@ -98,6 +93,7 @@ def _fill(obj: Obj, numbers: Numbers, properties: dict[str, Any], data: bytes) -
             value = _value(schema, wire)
             if value is not None and (value or field != name):
                 obj[name] = value
+    return obj
 
 
 def _entry(schema: dict[str, Any], data: bytes) -> tuple[str, Any]:
@@ -132,10 +128,7 @@ def _value(schema: dict[str, Any], wire: Wire) -> Any:
 def _time(data: bytes) -> str | None:
     """Seconds and nanoseconds since 1970; none at all is a time that is not set."""
     parts = dict(_fields(data))
-    if not parts:
-        return None
-    moment = _EPOCH + timedelta(seconds=_signed(parts.get(1, 0)))
-    return moment.strftime(times.FORMAT)
+    return times.timestamp(_signed(parts.get(1, 0))) if parts else None
 
 
 def _micro_time(data: bytes) -> str | None:
