@@ -46,11 +46,10 @@ class Reviews:
         if not token:
             raise bad_request("token is required for TokenReview in authentication")
         try:
-            verified = self._tokens.verify(token, spec.get("audiences") or (ISSUER,))
+            verified, audiences = self._tokens.verify(token, spec.get("audiences") or (ISSUER,))
         except Unauthenticated as why:
             return {"user": {}, "error": str(why)}
-        answer: Obj = {"authenticated": True, "user": user_info(verified.user)}
-        return {**answer, "audiences": list(verified.audiences)}
+        return {"authenticated": True, "user": user_info(verified), "audiences": audiences}
 
     def _self(self, obj: Obj, user: User) -> Obj:
         return {"userInfo": user_info(user)}
@@ -60,9 +59,8 @@ class Reviews:
         if not spec.get("user") and not spec.get("groups"):
             raise _invalid("spec.user", "", "at least one of user or group must be specified")
         extra = {key: tuple(values) for key, values in (spec.get("extra") or {}).items()}
-        return self._decide(
-            spec, User(spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""), extra)
-        )
+        groups = tuple(spec.get("groups") or ())
+        return self._decide(spec, User(spec.get("user", ""), groups, spec.get("uid", ""), extra))
 
     def _self_access(self, obj: Obj, user: User) -> Obj:
         return self._decide(obj.get("spec") or {}, user)
@@ -101,14 +99,8 @@ def _invalid(field: str, value: Any, why: str) -> ApiError:
 
 def user_info(user: User) -> Obj:
     """A user in the form that reviews and admission requests carry."""
-    info: Obj = {"username": user.name}
-    if user.uid:
-        info["uid"] = user.uid
-    if user.groups:
-        info["groups"] = list(user.groups)
-    if user.extra:
-        info["extra"] = {key: list(values) for key, values in user.extra.items()}
-    return info
+    extra = {key: list(values) for key, values in user.extra.items()}
+    return _without_empty({"username": user.name, "uid": user.uid, "groups": list(user.groups), "extra": extra})
 
 
 def _without_empty(rule: Any) -> Obj:
