@@ -7,7 +7,7 @@ it. Messages are those of Kubernetes. What is left out here is refused when a po
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,16 +83,11 @@ class Policies(Admission):
 
     async def validate(self, request: AdmissionRequest) -> None:
         """Refuse what a bound policy denies."""
-        for binding, policy, values in self._matching(request):
-            if denied := policy.denies(values):
-                why, reason = denied
-                raise _refusal(request, f"'{policy.name}' with binding '{binding}' denied request: {why}", reason)
-
-    def _matching(self, request: AdmissionRequest) -> Iterator[tuple[str, Policy, Obj]]:
         for binding, name in self._bindings:
             policy = self._policies.get(name)
-            if policy and (kind := policy.matcher.kind_of(request, self._kinds, self._store)):
-                yield binding, policy, asked_of(kind, request)
+            kind = policy.matcher.kind_of(request, self._kinds, self._store) if policy else None
+            if policy and kind and (denied := policy.denies(asked_of(kind, request))):
+                raise _refusal(request, f"'{name}' with binding '{binding}' denied request: {denied[0]}", denied[1])
 
 
 def _refusal(request: AdmissionRequest, why: str, reason: str) -> ApiError:

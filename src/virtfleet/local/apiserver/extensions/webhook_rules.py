@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from virtfleet.api.selectors import Selector, from_label_selector
 from virtfleet.kube.resource import Obj, Resource
@@ -15,47 +14,30 @@ from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
 from virtfleet.local.apiserver.objects.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Which operations on which resources. "*" stands for all."""
-
-    operations: frozenset[str]
-    groups: frozenset[str]
-    versions: frozenset[str]
-    resources: frozenset[str]
-    scope: str
-
-    @classmethod
-    def of(cls, rule: Mapping[str, Any]) -> Rule:
-        """A rule of a webhook or policy."""
-        return cls(
-            frozenset(rule.get("operations") or ()),
-            frozenset(rule.get("apiGroups") or ()),
-            frozenset(rule.get("apiVersions") or ()),
-            frozenset(rule.get("resources") or ()),
-            rule.get("scope") or "*",
+def _covers(rule: Obj, operation: str, res: Resource, subresource: str) -> bool:
+    """Whether the rule of a webhook or policy is about this, in any version. "*" stands for all."""
+    return (
+        _has(rule.get("operations"), operation)
+        and _has(rule.get("apiGroups"), res.group)
+        and (rule.get("scope") or "*") in ("*", "Namespaced" if res.namespaced else "Cluster")
+        # A rule's "*" names resources without their subresources, "pods/*" pods with all of theirs.
+        and any(
+            (f"{r}/{s}" if s else r) in (rule.get("resources") or ())
+            for r in (res.plural, "*")
+            for s in (subresource, "*")
         )
-
-    def covers(self, operation: str, res: Resource, subresource: str) -> bool:
-        """Whether the rule is about this, in any version."""
-        return (
-            _has(self.operations, operation)
-            and _has(self.groups, res.group)
-            and self.scope in ("*", "Namespaced" if res.namespaced else "Cluster")
-            # A rule's "*" names resources without their subresources, "pods/*" pods with all of theirs.
-            and any((f"{r}/{s}" if s else r) in self.resources for r in (res.plural, "*") for s in (subresource, "*"))
-        )
+    )
 
 
-def _has(values: frozenset[str], wanted: str) -> bool:
-    return wanted in values or "*" in values
+def _has(values: list[str] | None, wanted: str) -> bool:
+    return values is not None and (wanted in values or "*" in values)
 
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
     """What a webhook or policy says of the writes that it is about."""
 
-    rules: tuple[Rule, ...]
+    rules: list[Obj]
     namespaces: Selector
     objects: Selector
     policy: str  # Equivalent, Exact
@@ -64,7 +46,7 @@ class Matcher:
     def of(cls, section: Obj, rules: list[Obj]) -> Matcher:
         """`section` is where the selectors and the policy are."""
         return cls(
-            tuple(Rule.of(rule) for rule in rules),
+            rules,
             from_label_selector(section.get("namespaceSelector") or {}),
             from_label_selector(section.get("objectSelector") or {}),
             section.get("matchPolicy") or "Equivalent",
@@ -83,7 +65,8 @@ class Matcher:
     def _version(self, request: AdmissionRequest, kinds: Kinds) -> Kind | None:
         """With the policy Equivalent, a rule that names another version of the kind counts as well, in that version."""
         res = request.kind.resource
-        versions = [r.versions for r in self.rules if r.covers(request.operation, res, request.subresource)]
+        covering = [rule for rule in self.rules if _covers(rule, request.operation, res, request.subresource)]
+        versions = [rule.get("apiVersions") or [] for rule in covering]
         if any(_has(v, res.version) for v in versions):
             return request.kind
         if versions and self.policy == "Equivalent":

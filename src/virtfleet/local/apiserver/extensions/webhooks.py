@@ -13,15 +13,16 @@ import logging
 import ssl
 import uuid
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import aiohttp
 import orjson
 
-from virtfleet.kube import certificates, proxy
+from virtfleet.kube import proxy
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj
+from virtfleet.local.apiserver.extensions import services
 from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
 from virtfleet.local.apiserver.extensions.expressions import ExpressionError, all_hold
 from virtfleet.local.apiserver.extensions.webhook_rules import Webhook, follow
@@ -111,7 +112,10 @@ class Webhooks(Admission):
         return response
 
     async def _call(self, webhook: Webhook, review: Obj) -> Any:
-        context = _trusting(webhook.ca_bundle)
+        try:
+            context = services.trusting(webhook.ca_bundle)
+        except (ssl.SSLError, ValueError) as error:
+            raise CallFailed(f"could not get REST client: unable to load root certificates: {error}") from error
         url = f"{webhook.url}{'&' if '?' in webhook.url else '?'}timeout={webhook.timeout}s"
         body = orjson.dumps(review)
         try:
@@ -141,15 +145,6 @@ class Webhooks(Admission):
 
 def _read(webhooks: list[Webhook], configurations: list[Obj]) -> None:
     webhooks[:] = [webhook for each in configurations for webhook in Webhook.of_configuration(each)]
-
-
-@lru_cache(maxsize=256)
-def _trusting(ca_bundle: str) -> ssl.SSLContext:
-    """One context per bundle, so that connections are kept."""
-    try:
-        return certificates.client_context(base64.b64decode(ca_bundle))
-    except (ssl.SSLError, ValueError) as error:
-        raise CallFailed(f"could not get REST client: unable to load root certificates: {error}") from error
 
 
 def asked_of(kind: Kind, request: AdmissionRequest) -> Obj:
