@@ -15,20 +15,12 @@ from typing import Any
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.resource import DAEMON_SETS, Obj
 from virtfleet.local.controllers.caches import Caches, PodControl, about
-from virtfleet.local.controllers.nodes import NOT_READY, UNREACHABLE, UNSCHEDULABLE, NodeView
-from virtfleet.local.controllers.pods import (
-    Pod,
-    Template,
-    owners_of,
-    pod_from_template,
-    template_hash,
-    template_of,
-)
-from virtfleet.local.controllers.rollout import scaled
+from virtfleet.local.controllers.deployment import scaled
+from virtfleet.local.controllers.nodes import NOT_READY, REQUIRED, UNREACHABLE, UNSCHEDULABLE, NodeView
+from virtfleet.local.controllers.pods import Pod, Template, owners_of, pod_from_template, template_hash, template_of
 
 REVISION = "controller-revision-hash"
 NAME_FIELD = "metadata.name"
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 RETRY = 10.0  # seconds after its creation that a failed pod is replaced: a node that refuses all is not flooded
 
 # What becomes of the daemon on a node: it should run there, it may stay where it runs already, or it has to leave.

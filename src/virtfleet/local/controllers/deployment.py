@@ -1,15 +1,19 @@
 """Deployments: roll pods from one template to the next by resizing replica sets.
 
-Each reconcile takes one step (`rollout` says which) and looks again when the replica sets have followed. The replica
+Each reconcile takes one step (`rolling` says which) and looks again when the replica sets have followed. The replica
 set of a template is named after the template's hash, so that a step that was half done when the process died is found
 and not done twice. `kubectl rollout` reads what is written on deployments and their sets.
+
+How many replicas each replica set should have next follows from Kubernetes' rules: never more than replicas + maxSurge
+pods, never fewer than replicas - maxUnavailable available ones, unhealthy old pods first.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from virtfleet.api import conditions
 from virtfleet.kube.cache import key_of
@@ -18,14 +22,81 @@ from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import DEPLOYMENTS, REPLICA_SETS, Obj, owner_reference
 from virtfleet.local.controllers.caches import Caches, about, controller_of
 from virtfleet.local.controllers.pods import Pod, template_hash
-from virtfleet.local.controllers.rollout import Bounds, Set, Sizes, grow, rolling
 
 HASH = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
 NOT_COPIED = {REVISION, "kubectl.kubernetes.io/last-applied-configuration"}
 DONE = "NewReplicaSetAvailable"
 NEW = ""  # the replica set of the present template, while it does not exist
+Amount = int | str | None  # a number, or a percentage such as "25%"
+Sizes = dict[str, int]  # replica set -> its next size
 _LONGEST = 242  # characters of a deployment's name that leave room for a hash in that of a replica set
+
+
+def scaled(amount: Amount, total: int, *, up: bool) -> int:
+    """The number that an amount means out of `total`."""
+    if isinstance(amount, str) and amount.endswith("%"):
+        percent = int(amount[:-1])
+        return -(-percent * total // 100) if up else percent * total // 100
+    return int(amount or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far a rolling update may leave the wanted number of replicas."""
+
+    replicas: int
+    surge: int = 0
+    unavailable: int = 0
+
+    @classmethod
+    def of(cls, replicas: int, max_surge: Amount, max_unavailable: Amount) -> Bounds:
+        surge = scaled(max_surge, replicas, up=True)
+        unavailable = scaled(max_unavailable, replicas, up=False)
+        if surge == 0 and unavailable == 0:  # percentages that round to nothing must not block the rollout
+            unavailable = 1
+        return cls(replicas, surge, min(unavailable, replicas))
+
+    @property
+    def least(self) -> int:
+        return self.replicas - self.unavailable
+
+
+class Set(NamedTuple):
+    """The numbers of one replica set."""
+
+    name: str
+    replicas: int  # as asked for
+    available: int = 0
+
+
+def rolling(bounds: Bounds, new: Set, old: list[Set]) -> Sizes:
+    """The next step of a rolling update: grow the new set if there is room, else shrink the old ones."""
+    grown = grow(bounds, new, old)
+    return {new.name: grown} if grown != new.replicas else shrink(bounds, new, old)
+
+
+def grow(bounds: Bounds, new: Set, old: list[Set]) -> int:
+    """The new set's size as far as the surge allows."""
+    room = bounds.surge + bounds.replicas - sum(s.replicas for s in (new, *old))
+    return min(bounds.replicas, new.replicas + max(room, 0))
+
+
+def shrink(bounds: Bounds, new: Set, old: list[Set]) -> Sizes:
+    """The old sets' sizes as far as availability allows, in their order and unhealthy replicas before healthy ones."""
+    sizes = {s.name: s.replicas for s in old if s.replicas}
+    available = {s.name: s.available for s in old}
+    room = new.available + sum(sizes.values()) - bounds.least
+    for name, replicas in sizes.items():
+        unhealthy = min(max(room, 0), max(replicas - available[name], 0))
+        sizes[name] -= unhealthy
+        room -= unhealthy
+    spare = min(room, sum(available[name] for name in sizes) + new.available - bounds.least)
+    for name, replicas in sizes.items():
+        cut = min(max(spare, 0), replicas)
+        sizes[name] -= cut
+        spare -= cut
+    return {s.name: sizes[s.name] for s in old if s.name in sizes and sizes[s.name] != s.replicas}
 
 
 class Deployments:

@@ -12,8 +12,8 @@ from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.resource import Obj
 from virtfleet.local.controllers.caches import Caches, controller_of
+from virtfleet.local.controllers.deployment import scaled
 from virtfleet.local.controllers.pods import Pod
-from virtfleet.local.controllers.rollout import scaled
 
 DELETION_TIMEOUT = 120.0  # seconds after which an eviction that was allowed but did not happen is forgotten
 

@@ -17,9 +17,8 @@ from virtfleet.kube.resource import PODS, Obj
 from virtfleet.local.controllers.caches import Caches
 from virtfleet.local.controllers.claims import SELECTED_NODE, constraints, selected_node
 from virtfleet.local.controllers.nodes import NodeView
-from virtfleet.local.controllers.placement import place
+from virtfleet.local.controllers.placement import Book, place
 from virtfleet.local.controllers.pods import Pod
-from virtfleet.local.controllers.seats import Book
 
 NAME = "default-scheduler"
 # Seconds until waiting pods are tried again after a change, so that many changes in a row wake them once; and a little
