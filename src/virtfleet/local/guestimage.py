@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 from virtfleet.domain.paths import USER
 from virtfleet.local import ociarchive
-from virtfleet.local.directory import home
-from virtfleet.local.ociarchive import Entry, write_archive
+from virtfleet.local.directory import place
+from virtfleet.local.ociarchive import Entry, entries_of, write_archive
 
 IMAGE = "virtfleet/guest:demo"
 _LIMIT = 900.0  # seconds that one command has; downloads are among them
@@ -86,11 +86,7 @@ class _Node(NamedTuple):
 
 
 def default_cache() -> Path:
-    if configured := os.environ.get("VIRTFLEET_CACHE"):
-        return Path(configured)
-    if os.geteuid() == 0:
-        return Path("/var/cache/virtfleet")
-    return Path(os.environ.get("XDG_CACHE_HOME") or home("VIRTFLEET_CACHE") / ".cache") / "virtfleet"
+    return place("VIRTFLEET_CACHE", Path("/var/cache/virtfleet"), "XDG_CACHE_HOME", ".cache")
 
 
 def build(cache: Path) -> Guest:
@@ -200,12 +196,10 @@ def _guest_tree(root: Path) -> dict[str, _Node]:
     for path in _FILES.iterdir():
         nodes[_PLACES.get(path.name, f"etc/{path.name}")] = _Node(stat.S_IFREG | 0o755, path.read_bytes())
     # By the power button, and by the kernel when Xen asks for it.
-    for place in ("etc/acpi/PWRF/00000080", "sbin/poweroff"):
-        nodes[place] = _Node(stat.S_IFLNK | 0o777, b"/sbin/shutdown")
-    nodes["etc/os-release"] = _Node(
-        stat.S_IFREG | 0o644,
-        b'ID=virtfleet-guest\nNAME="VirtFleet guest"\nPRETTY_NAME="VirtFleet guest"\nVERSION_ID=1\n',
-    )
+    for button in ("etc/acpi/PWRF/00000080", "sbin/poweroff"):
+        nodes[button] = _Node(stat.S_IFLNK | 0o777, b"/sbin/shutdown")
+    release = b'ID=virtfleet-guest\nNAME="VirtFleet guest"\nPRETTY_NAME="VirtFleet guest"\nVERSION_ID=1\n'
+    nodes["etc/os-release"] = _Node(stat.S_IFREG | 0o644, release)
     nodes["etc/passwd"] = _Node(stat.S_IFREG | 0o644, b"root:x:0:0:root:/root:/bin/sh\n")
     return nodes
 
@@ -225,9 +219,9 @@ def _machine_tree(root: Path, release: str) -> dict[str, _Node]:
     for program in _PROGRAMS:
         nodes[program] = _Node(stat.S_IFREG | 0o755, (root / program).read_bytes())
     for library in _LIBRARIES:
-        place = "lib64" if library.startswith("ld-") else "lib"
+        below = "lib64" if library.startswith("ld-") else "lib"
         source = next(found for found in root.rglob(library) if found.exists())
-        nodes[f"{place}/{library}"] = _Node(stat.S_IFREG | 0o755, source.read_bytes())
+        nodes[f"{below}/{library}"] = _Node(stat.S_IFREG | 0o755, source.read_bytes())
     return nodes
 
 
@@ -313,10 +307,8 @@ def _disk(root: Path, image: Path, files: dict[str, Path]) -> None:
 
 def _entries(directory: Path) -> Iterator[Entry]:
     """The files of an image. Launchers are the ones who read the disk."""
-    for path in sorted(directory.rglob("*")):
-        name, mode = str(path.relative_to(directory)), path.lstat().st_mode
-        content = b"" if path.is_dir() else os.readlink(path).encode() if path.is_symlink() else path.read_bytes()
-        yield Entry(name, mode, content, owner=USER if name.startswith("disk") else 0)
+    for entry in entries_of(directory):
+        yield entry._replace(owner=USER) if entry.path.startswith("disk") else entry
 
 
 def _run(*command: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
