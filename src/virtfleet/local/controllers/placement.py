@@ -13,9 +13,9 @@ live. So one pass over the placed pods gives a table of domains, and each node i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from virtfleet.api.selectors import NOTHING, Requirement, Selector, from_label_selector, node_term_matches, tolerates
 from virtfleet.local.controllers.nodes import PREFERRED, REQUIRED, UNSCHEDULABLE, NodeView
@@ -105,8 +105,7 @@ class Volumes:
 NO_VOLUMES = Volumes()
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """The answer: a node, or the message that says why there is none."""
 
     node: str = ""
@@ -169,21 +168,19 @@ def lacks_resources(template: Template, seat: Seat) -> list[str]:
 
 def score(pod: Pod, seats: list[Seat], neighbours: Neighbourhood) -> dict[str, float]:
     """Points per node, from several views that each span 0 to 100; the weights are Kubernetes' defaults."""
-    views: list[tuple[float, dict[str, float]]] = [
-        (3, _spanned({s.node.name: -_soft_taints(pod.template, s.node) for s in seats})),
-        (2, _spanned({s.node.name: _preference(pod.template, s.node) for s in seats})),
-        (2, _spanned({s.node.name: neighbours.preference(s.node) for s in seats})),
-        (2, _spanned({s.node.name: -float(s.owners[pod.owner_uid] if pod.owner_uid else 0) for s in seats})),
-        (1, {s.node.name: _free(pod.template, s) for s in seats}),
-    ]
-    return {s.node.name: sum(weight * view[s.node.name] for weight, view in views) for s in seats}
+    views = (
+        (3, _spanned([-_soft_taints(pod.template, s.node) for s in seats])),
+        (2, _spanned([_preference(pod.template, s.node) for s in seats])),
+        (2, _spanned([neighbours.preference(s.node) for s in seats])),
+        (2, _spanned([-s.owners[pod.owner_uid] if pod.owner_uid else 0 for s in seats])),
+        (1, [_free(pod.template, s) for s in seats]),
+    )
+    return {s.node.name: sum(weight * view[i] for weight, view in views) for i, s in enumerate(seats)}
 
 
-def _spanned(raw: dict[str, float]) -> dict[str, float]:
-    low, high = min(raw.values()), max(raw.values())
-    if low == high:
-        return dict.fromkeys(raw, 0.0)
-    return {name: 100 * (value - low) / (high - low) for name, value in raw.items()}
+def _spanned(raw: Sequence[float]) -> list[float]:
+    low, high = min(raw), max(raw)
+    return [100 * (value - low) / (high - low) if high > low else 0.0 for value in raw]
 
 
 def _soft_taints(template: Template, node: NodeView) -> float:
@@ -201,12 +198,12 @@ def _preference(template: Template, node: NodeView) -> float:
 
 def _free(template: Template, seat: Seat) -> float:
     """How much of cpu and memory would stay free, in percent: pods go where there is room."""
-    shares = []
+    share = 0.0
     for name in ("cpu", "memory"):
         have = seat.node.allocatable.get(name, 0)
         left = have - seat.used[name] - template.requests.get(name, 0)
-        shares.append(100 * max(left, 0) / have if have else 0.0)
-    return sum(shares) / len(shares)
+        share += 50 * max(left, 0) / have if have else 0.0
+    return share
 
 
 # --- constraints between pods ----------------------------------------------------------------------------------------

@@ -80,11 +80,6 @@ def make_storage(directory: Path, size: int | None) -> None:
         part.rename(directory / RAW_FILE)
 
 
-def remove_storage(directory: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(directory)
-
-
 class Volumes:
     """The controllers of claims and of volumes."""
 
@@ -234,7 +229,8 @@ class Volumes:
         if directory is None:
             return
         async with self._storage:
-            await asyncio.to_thread(remove_storage, directory)
+            with contextlib.suppress(FileNotFoundError):
+                await asyncio.to_thread(shutil.rmtree, directory)
             await self._volumes.remove(key_of(volume), volume["metadata"]["uid"])
 
     # -- events

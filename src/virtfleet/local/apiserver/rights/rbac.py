@@ -31,10 +31,7 @@ Rule = Mapping[str, Any]  # a PolicyRule
 
 # Remembered look-ups; the index itself answers a hundred times slower but fast enough to start over.
 _MEMORY = 16384
-EVERYTHING = (
-    {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]},
-    {"verbs": ["*"], "nonResourceURLs": ["*"]},
-)
+EVERYTHING = ({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}, {"verbs": ["*"], "nonResourceURLs": ["*"]})
 
 
 class _Role:

@@ -29,16 +29,14 @@ class Reviews:
 
     def posts(self) -> dict[tuple[str, str, str], Post]:
         """By group, plural and subresource."""
-        questions: dict[tuple[str, str], Callable[[Obj, User], Obj]] = {
-            (AUTHENTICATION, "tokenreviews"): self._token,
-            (AUTHENTICATION, "selfsubjectreviews"): self._self,
-            (AUTHORIZATION, "subjectaccessreviews"): self._access,
-            (AUTHORIZATION, "selfsubjectaccessreviews"): self._self_access,
-            (AUTHORIZATION, "selfsubjectrulesreviews"): self._self_rules,
+        return {
+            (AUTHENTICATION, "tokenreviews", ""): _post(self._token),
+            (AUTHENTICATION, "selfsubjectreviews", ""): _post(lambda obj, user: {"userInfo": user_info(user)}),
+            (AUTHORIZATION, "subjectaccessreviews", ""): _post(self._access),
+            (AUTHORIZATION, "selfsubjectaccessreviews", ""): _post(self._decide),
+            (AUTHORIZATION, "selfsubjectrulesreviews", ""): _post(self._self_rules),
+            ("", "serviceaccounts", "token"): self._tokens.request,
         }
-        posts: dict[tuple[str, str, str], Post] = {(*place, ""): _post(q) for place, q in questions.items()}
-        posts["", "serviceaccounts", "token"] = self._tokens.request
-        return posts
 
     def _token(self, obj: Obj, user: User) -> Obj:
         spec = obj.get("spec") or {}
@@ -51,21 +49,16 @@ class Reviews:
             return {"user": {}, "error": str(why)}
         return {"authenticated": True, "user": user_info(verified), "audiences": audiences}
 
-    def _self(self, obj: Obj, user: User) -> Obj:
-        return {"userInfo": user_info(user)}
-
     def _access(self, obj: Obj, user: User) -> Obj:
         spec = obj.get("spec") or {}
         if not spec.get("user") and not spec.get("groups"):
             raise _invalid("spec.user", "", "at least one of user or group must be specified")
         extra = {key: tuple(values) for key, values in (spec.get("extra") or {}).items()}
         groups = tuple(spec.get("groups") or ())
-        return self._decide(spec, User(spec.get("user", ""), groups, spec.get("uid", ""), extra))
+        return self._decide(obj, User(spec.get("user", ""), groups, spec.get("uid", ""), extra))
 
-    def _self_access(self, obj: Obj, user: User) -> Obj:
-        return self._decide(obj.get("spec") or {}, user)
-
-    def _decide(self, spec: Obj, user: User) -> Obj:
+    def _decide(self, obj: Obj, user: User) -> Obj:
+        spec = obj.get("spec") or {}
         resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
         if (resource is None) == (path is None):
             either = "exactly one of nonResourceAttributes or resourceAttributes must be specified"

@@ -33,21 +33,17 @@ Wire = int | bytes  # what the wire format can say of a value
 Numbers = dict[str, Any]  # field number -> JSON name, or the Numbers of a type that is inlined
 
 
-class Malformed(ValueError):
-    """Bytes that are not a message."""
-
-
 def decode(body: bytes) -> Obj:
     """The object in a body; a bad request if it is not a message of a built-in kind."""
     try:
         if not body.startswith(_MAGIC):
-            raise Malformed("it does not begin with Kubernetes' mark")
+            raise ValueError("it does not begin with Kubernetes' mark")
         envelope = dict(_fields(body[len(_MAGIC) :]))
         about = {number: _text(value) for number, value in _fields(_raw(envelope.get(1, b"")))}
         api_version, kind = about.get(1, ""), about.get(2, "")
         name = _types().get((api_version, kind))
         if name is None:
-            raise Malformed(f"{kind!r} of version {api_version!r} is not a kind that can be sent so; send it as JSON")
+            raise ValueError(f"{kind!r} of version {api_version!r} is not a kind that can be sent so; send it as JSON")
         return {"apiVersion": api_version, "kind": kind, **_message(name, _raw(envelope.get(2, b"")))}
     except (ValueError, DecodeError) as error:
         raise refusals.bad_request(f"the body is not a protobuf message of this API: {error}") from error
@@ -122,7 +118,7 @@ def _value(schema: dict[str, Any], wire: Wire) -> Any:
         case "number":
             return struct.unpack("<d", struct.pack("<q", _signed(wire)))[0]
         case kind:
-            raise Malformed(f"a value of type {kind} has no place in it")
+            raise ValueError(f"a value of type {kind} has no place in it")
 
 
 def _time(data: bytes) -> str | None:
@@ -134,10 +130,6 @@ def _time(data: bytes) -> str | None:
 def _micro_time(data: bytes) -> str | None:
     second = _time(data)
     return second and f"{second[:-1]}.{_signed(dict(_fields(data)).get(2, 0)) // 1000:06}Z"
-
-
-def _quantity(data: bytes) -> str:
-    return _text(dict(_fields(data)).get(1, b""))
 
 
 def _int_or_string(data: bytes) -> int | str:
@@ -153,7 +145,7 @@ def _json(data: bytes) -> Any:
 _SPECIAL: dict[str, Callable[[bytes], Any]] = {
     "Time": _time,
     "MicroTime": _micro_time,
-    "Quantity": _quantity,
+    "Quantity": lambda data: _text(dict(_fields(data)).get(1, b"")),
     "IntOrString": _int_or_string,
     "RawExtension": _json,
     "FieldsV1": _json,
@@ -165,13 +157,13 @@ def _fields(data: bytes) -> Iterator[tuple[int, Wire]]:
     fields = UnknownFieldSet(Empty.FromString(data))
     for field in (fields[index] for index in range(len(fields))):
         if not isinstance(field.data, int | bytes):
-            raise Malformed("there are groups in it")
+            raise ValueError("there are groups in it")
         yield field.field_number, field.data
 
 
 def _raw(wire: Wire) -> bytes:
     if not isinstance(wire, bytes):
-        raise Malformed("a number stands where bytes belong")
+        raise ValueError("a number stands where bytes belong")
     return wire
 
 
@@ -181,5 +173,5 @@ def _text(wire: Wire) -> str:
 
 def _signed(wire: Wire) -> int:
     if isinstance(wire, bytes):
-        raise Malformed("bytes stand where a number belongs")
+        raise ValueError("bytes stand where a number belongs")
     return wire - (1 << 64) if wire >> 63 else wire

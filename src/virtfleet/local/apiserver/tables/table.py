@@ -55,10 +55,7 @@ def _column(entry: str | Obj) -> Column:
 
 # What a CRD without columns of its own gets.
 CUSTOM_AGE = Column("Age", "date", path=".metadata.creationTimestamp")
-_DESCRIPTIONS = {
-    "Name": "Name must be unique within a namespace.",
-    "Age": "Time since the object was created.",
-}
+_DESCRIPTIONS = {"Name": "Name must be unique within a namespace.", "Age": "Time since the object was created."}
 
 
 def table(kind: Kind, objects: Iterable[Obj], metadata: Obj, include_object: str = "Metadata") -> Obj:
