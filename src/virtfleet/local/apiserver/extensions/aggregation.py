@@ -36,9 +36,8 @@ _AGAIN, _SOON = 30.0, 2.0
 
 # The check asks as a superuser, so that no aggregated server can refuse it for want of rights.
 _CHECKER = User("system:kube-aggregator", ("system:masters",))
-_REMOTE = "x-remote-"
-# These speak to this server alone.
-_CONSUMED = ("authorization", "cookie", "impersonate-")
+# What no client may say for itself, and what speaks to this server alone.
+_OURS = ("x-remote-", "authorization", "cookie", "impersonate-")
 
 
 class ApiService:
@@ -70,10 +69,7 @@ class Aggregation:
     def __init__(
         self, store: Store, api: KubeApi, session: aiohttp.ClientSession, credential: Callable[[], Credential]
     ) -> None:
-        self._store = store
-        self._api = api
-        self._session = session
-        self._credential = credential
+        self._store, self._api, self._session, self._credential = store, api, session, credential
         self._services: dict[str, ApiService] = {}
         self._discovered: dict[str, list[Obj]] = {}  # APIService name -> entries of its APIResourceList
         self.controller = Controller("apiservices", self.reconcile, workers=4)
@@ -106,11 +102,7 @@ class Aggregation:
         if any(unquote(segment) in (".", "..") for segment in request.rel_url.raw_path.split("/")):
             # The server behind might read another path than the one that was authorized.
             raise refusals.bad_request('invalid path: it may not contain the segments "." and ".."')
-        headers = CIMultiDict(
-            (name, value)
-            for name, value in request.headers.items()
-            if not name.lower().startswith((_REMOTE, *_CONSUMED))
-        )
+        headers = CIMultiDict(pair for pair in request.headers.items() if not pair[0].lower().startswith(_OURS))
         headers.extend(_identity_headers(user))
         return await proxy.forward(
             request, self._session, service.url + request.raw_path, ssl=self._context(service), headers=headers
@@ -153,10 +145,9 @@ class Aggregation:
 
     async def _resources_of(self, service: ApiService) -> list[Obj]:
         """Ask for what every aggregated server has to serve."""
-        headers = {**dict(_identity_headers(_CHECKER)), "Accept": "application/json"}
         async with self._session.get(
             service.root,
-            headers=headers,
+            headers={**dict(_identity_headers(_CHECKER)), "Accept": "application/json"},
             ssl=self._context(service),
             timeout=_CHECK_TIMEOUT,
             allow_redirects=False,
@@ -175,8 +166,7 @@ class Aggregation:
 def _identity_headers(user: User) -> list[tuple[str, str]]:
     """How an aggregated server is told who asks."""
     headers = [("X-Remote-User", user.name), *(("X-Remote-Group", group) for group in user.groups)]
-    if user.uid:
-        headers.append(("X-Remote-Uid", user.uid))
+    headers += [("X-Remote-Uid", user.uid)] if user.uid else []
     for key, values in user.extra.items():
         headers += [(f"X-Remote-Extra-{quote(key, safe='')}", value) for value in values]
     return headers

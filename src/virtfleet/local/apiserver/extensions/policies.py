@@ -68,8 +68,7 @@ class Policies(Admission):
     """The part of admission that checks policies, as they are in the store."""
 
     def __init__(self, store: Store, kinds: Kinds) -> None:
-        self._store = store
-        self._kinds = kinds
+        self._store, self._kinds = store, kinds
         self._policies: dict[str, Policy] = {}
         self._bindings: list[tuple[str, str]] = []  # name, and that of the policy
         follow(store, POLICIES, self._read_policies)

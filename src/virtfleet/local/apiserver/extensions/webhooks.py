@@ -46,9 +46,7 @@ class Webhooks(Admission):
     """The part of admission that asks webhooks. `session` reaches Services by name."""
 
     def __init__(self, store: Store, kinds: Kinds, session: aiohttp.ClientSession) -> None:
-        self._store = store
-        self._kinds = kinds
-        self._session = session
+        self._store, self._kinds, self._session = store, kinds, session
         self._mutating: list[Webhook] = []
         self._validating: list[Webhook] = []
         for res, webhooks in ((MUTATING_WEBHOOKS, self._mutating), (VALIDATING_WEBHOOKS, self._validating)):

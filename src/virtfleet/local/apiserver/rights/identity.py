@@ -47,8 +47,7 @@ class Identity:
     """The authenticator of the HTTP server."""
 
     def __init__(self, tokens: ServiceAccountTokens, authorize: Authorizer) -> None:
-        self._tokens = tokens
-        self._authorize = authorize
+        self._tokens, self._authorize = tokens, authorize
 
     async def __call__(self, request: web.Request) -> User:
         try:

@@ -14,6 +14,7 @@ labels as aggregated to them, their holders may do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -96,7 +97,7 @@ class Authorizer:
         self._roles: dict[_RoleKey, _Role] = {}
         # By subject, then by namespace ("" everywhere) and name of the binding: the role.
         self._bindings: dict[tuple[str, str], dict[tuple[str, str], _RoleKey]] = {}
-        self._remembered: dict[tuple[object, ...], tuple[frozenset[str], ...]] = {}
+        self._remembered = lru_cache(_MEMORY)(self._grants)
         for kind in (CLUSTER_ROLES, ROLES):
             store.follow(kind.storage, self._role_changed)
         for kind in (CLUSTER_ROLE_BINDINGS, ROLE_BINDINGS):
@@ -107,7 +108,7 @@ class Authorizer:
         self._roles.pop((record.namespace, record.name), None)
         if change.type != "DELETED":
             self._roles[record.namespace, record.name] = _Role(orjson.loads(record.data).get("rules") or ())
-        self._remembered.clear()
+        self._remembered.cache_clear()
 
     def _binding_changed(self, change: Change) -> None:
         key = (change.record.namespace, change.record.name)
@@ -117,7 +118,7 @@ class Authorizer:
             role, subjects = _binding(change.record)
             for subject in subjects:
                 self._bindings.setdefault(subject, {})[key] = role
-        self._remembered.clear()
+        self._remembered.cache_clear()
 
     # --- decisions ---------------------------------------------------------------------------------------------------
 
@@ -125,26 +126,22 @@ class Authorizer:
         if MASTERS in a.user.groups:
             return True
         if not a.resource:
-            return any(role.allows_path(a.verb, a.path) for role in self._granted(a.user, ""))
-        grants = self._lookup(a.user, a.verb, a.group, a.resource, a.subresource, a.namespace)
+            return any(role.allows_path(a.verb, a.path) for role in self._granted(a.user.name, a.user.groups, ""))
+        resource = (a.group, a.resource, a.subresource)
+        grants = self._remembered(a.user.name, a.user.groups, a.namespace, a.verb, resource)
         return any(not names or a.name in names for names in grants)
 
-    def _lookup(self, user: User, *asked: str) -> tuple[frozenset[str], ...]:
+    def _grants(
+        self, user: str, groups: tuple[str, ...], namespace: str, verb: str, resource: tuple[str, str, str]
+    ) -> tuple[frozenset[str], ...]:
         """Each grant of the verb on the resource: the names that it is limited to (none: all)."""
-        key = (user.name, user.groups, asked)
-        grants = self._remembered.get(key)
-        if grants is None:
-            verb, group, resource, subresource, namespace = asked
-            keys = _keys(group, resource, subresource)
-            grants = tuple(names for role in self._granted(user, namespace) for names in role.names(verb, keys))
-            if len(self._remembered) >= _MEMORY:
-                self._remembered.clear()
-            self._remembered[key] = grants
-        return grants
+        keys = _keys(*resource)
+        roles = self._granted(user, groups, namespace)
+        return tuple(names for role in roles for names in role.names(verb, keys))
 
-    def _granted(self, user: User, namespace: str) -> Iterator[_Role]:
+    def _granted(self, user: str, groups: tuple[str, ...], namespace: str) -> Iterator[_Role]:
         """The user's roles in a namespace, those that hold everywhere included."""
-        for subject in (("User", user.name), *(("Group", g) for g in user.groups)):
+        for subject in (("User", user), *(("Group", group) for group in groups)):
             for (place, _), key in self._bindings.get(subject, {}).items():
                 if place in ("", namespace) and (role := self._roles.get(key)):
                     yield role
@@ -155,7 +152,7 @@ class Authorizer:
         """Every rule that holds for the user in the namespace."""
         if MASTERS in user.groups:
             return list(EVERYTHING)
-        return [rule for role in self._granted(user, namespace) for rule in role.rules]
+        return [rule for role in self._granted(user.name, user.groups, namespace) for rule in role.rules]
 
     def role_rules(self, namespace: str, name: str) -> tuple[Rule, ...] | None:
         """The rules of a role; of a ClusterRole where the namespace is empty."""
@@ -198,8 +195,7 @@ class AggregatedRoles:
     """Keeps the rules of every role with an aggregationRule. Run `controller`."""
 
     def __init__(self, store: Store, api: KubeApi) -> None:
-        self._store = store
-        self._api = api
+        self._store, self._api = store, api
         self.controller = Controller("aggregated-roles", self.reconcile)
         # Which sums a role is part of may have changed with it; all are looked at, there are few.
         store.listen(CLUSTER_ROLES.storage, lambda _: self.controller.queue.add("all"))

@@ -24,8 +24,7 @@ class Reviews:
     """All reviews, by the place where they are POSTed to."""
 
     def __init__(self, tokens: ServiceAccountTokens, authorizer: Authorizer) -> None:
-        self._tokens = tokens
-        self._authorizer = authorizer
+        self._tokens, self._authorizer = tokens, authorizer
 
     def posts(self) -> dict[tuple[str, str, str], Post]:
         """By group, plural and subresource."""

@@ -81,8 +81,7 @@ class Asked:
         """The object that was sent."""
         call = self.call(options)
         obj = self._decoded(await self.content())
-        if obj is None:
-            obj = {}
+        obj = {} if obj is None else obj
         if not isinstance(obj, dict):
             raise refusals.bad_request(
                 f"couldn't get version/kind; json parse error: a {self.kind.resource.kind} is a JSON object"

@@ -39,20 +39,19 @@ class Discovery:
     """Documents below /api and /apis. `extra_groups` gives APIGroupDiscovery objects of aggregated servers."""
 
     def __init__(self, kinds: Kinds, extra_groups: Callable[[], list[Obj]] = list) -> None:
-        self._kinds = kinds
-        self._extra_groups = extra_groups
+        self._kinds, self._extra_groups = kinds, extra_groups
 
     def handler(self, path: str) -> Document | None:
         """What answers for a path; None where there is no such document."""
-        parts = path.strip("/").split("/")
-        if path in ("/api", "/apis"):
-            return self._root
-        if parts[0] == "api" and len(parts) == 2:
-            return self._resources("", parts[1])
-        if parts[0] == "apis" and len(parts) == 2:
-            return self._group(parts[1])
-        if parts[0] == "apis" and len(parts) == 3:
-            return self._resources(parts[1], parts[2])
+        match path.strip("/").split("/"):
+            case ["api" | "apis"]:
+                return self._root
+            case ["api", version]:
+                return self._resources("", version)
+            case ["apis", group]:
+                return self._group(group)
+            case ["apis", group, version]:
+                return self._resources(group, version)
         return None
 
     async def _root(self, request: web.Request) -> web.StreamResponse:

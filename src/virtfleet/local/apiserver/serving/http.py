@@ -63,10 +63,8 @@ class Server:
     """`start` listens; `stop` lets requests end, and ends watches."""
 
     def __init__(self, operations: Operations, kinds: Kinds, authenticate: Authenticate, authorize: Authorize) -> None:
-        self.operations = operations
-        self.kinds = kinds
-        self.authenticate = authenticate
-        self.authorize = authorize
+        self.operations, self.kinds = operations, kinds
+        self.authenticate, self.authorize = authenticate, authorize
         self.connectors: dict[tuple[str, str, str], Connector] = {}  # (group, plural, subresource)
         self.documents: Callable[[str], Document | None] = lambda path: None
         self.aggregator: Aggregator | None = None
@@ -146,9 +144,9 @@ class Server:
         elif info.namespace and info.resource != "namespaces":
             # Authorized for a namespace, which says nothing about an object outside of all of them.
             raise refusals.no_such_path()
-        key = (info.group, info.resource, info.subresource)
         if info.subpath:
             raise refusals.no_such_path()
+        key = (info.group, info.resource, info.subresource)
         if connector := self.connectors.get(key):
             return await connector(request, namespace=namespace, name=info.name)
         asked = Asked(request, info, kind, namespace)

@@ -228,10 +228,9 @@ def api_service(api_service: Obj) -> str:
 
 def availability(api_service: Obj) -> str:
     """Whether it answers."""
-    available = find(api_service.get("status", {}).get("conditions", ()), "Available")
-    if available is None:
-        return "Unknown"
-    return "True" if available["status"] == "True" else f"{available['status']} ({available.get('reason', '')})"
+    available = find(api_service.get("status", {}).get("conditions", ()), "Available") or {"status": "Unknown"}
+    why = f" ({available['reason']})" if available["status"] != "True" and available.get("reason") else ""
+    return f"{available['status']}{why}"
 
 
 class Summary(NamedTuple):
