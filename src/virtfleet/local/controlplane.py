@@ -70,9 +70,8 @@ async def serve(data: Path, settings: Settings) -> None:
         api = InProcessApi(operations)
         custom_kinds = CustomKinds(kinds, operations)
         custom_kinds.load()
-        operations.posts |= Reviews(tokens, authorizer).posts()
-        operations.posts["", "pods", "binding"] = partial(bind, api)
-        operations.posts["", "pods", "eviction"] = partial(evict, api)
+        of_pods = {("", "pods", "binding"): partial(bind, api), ("", "pods", "eviction"): partial(evict, api)}
+        operations.posts |= Reviews(tokens, authorizer).posts() | of_pods
 
         server = Server(operations, kinds, Identity(tokens, authorizer), authorizer)
         server.aggregator = aggregation = Aggregation(store, api, session, lambda: pki.front_proxy)
@@ -92,8 +91,7 @@ async def serve(data: Path, settings: Settings) -> None:
         async def unfinished() -> str:
             return "" if bootstrapped.is_set() else "not ready yet"
 
-        server.ready["bootstrap"] = unfinished
-        server.ready["store"] = store.trouble
+        server.ready |= {"bootstrap": unfinished, "store": store.trouble}
         await server.start([(host, settings.port) for host in {LOOPBACK, for_pods}], context.listening)
         stack.push_async_callback(server.stop)
         pki.write_kubeconfig(server_url(settings))

@@ -16,7 +16,7 @@ import shutil
 import stat
 import struct
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -137,7 +137,7 @@ def _build(work: Path, packages: list[str]) -> None:
     _run("qemu-img", "convert", "-O", "qcow2", str(raw), str(disk))
     _lay_out(finished / "image", _guest_tree(root))
     with open(finished / "guest.oci.tar", "wb") as file:
-        write_archive(file, IMAGE, _entries(finished / "image"))
+        write_archive(file, IMAGE, map(_owned, entries_of(finished / "image")))
 
 
 def _lay_out(directory: Path, nodes: dict[str, _Node]) -> None:
@@ -208,7 +208,7 @@ def _machine_tree(root: Path, release: str) -> dict[str, _Node]:
     """What a guest with a kernel of its own has besides: modules, the guest agent, and an ssh server."""
     nodes = {path: _Node(stat.S_IFDIR | 0o755, b"") for path in ("lib", "lib/modules", "lib64")}
     nodes["init"] = _Node(stat.S_IFLNK | 0o777, b"sbin/init")
-    loaded = list(_in_order(root / "lib/modules" / release))
+    loaded = list(_in_order(root / "lib/modules" / release, _MODULES))
     for path in (*loaded, *_in_order(root / "lib/modules" / release, _ON_DEMAND)):
         nodes[f"lib/modules/{path.name}"] = _Node(stat.S_IFREG | 0o644, _unsigned(path.read_bytes()))
     listing = "".join(f"/lib/modules/{path.name}\n" for path in loaded)
@@ -244,8 +244,8 @@ def _host_key() -> bytes:
     return b"".join(struct.pack(">I", len(part)) + part for part in (b"ssh-ed25519", pair))
 
 
-def _in_order(directory: Path, modules: Sequence[str] = ()) -> Iterator[Path]:
-    """Modules, the guest's where none are named, with those that they depend on before them."""
+def _in_order(directory: Path, modules: Iterable[str]) -> Iterator[Path]:
+    """Modules with those that they depend on before them."""
     paths = {path.stem.replace("-", "_"): path for path in directory.rglob("*.ko")}
     done: set[str] = set()
 
@@ -258,7 +258,7 @@ def _in_order(directory: Path, modules: Sequence[str] = ()) -> Iterator[Path]:
             yield from with_dependencies(needed.replace("-", "_"))
         yield paths[name]
 
-    for module in modules or _MODULES:
+    for module in modules:
         yield from with_dependencies(module.replace("-", "_"))
 
 
@@ -289,13 +289,12 @@ def _disk(root: Path, image: Path, files: dict[str, Path]) -> None:
     environment = os.environ | {"PATH": f"{root}/usr/bin:{root}/sbin:{os.environ['PATH']}", "MTOOLS_SKIP_CHECK": "1"}
     offset = _PARTITION_START * _SECTOR
     _run("mkfs.vfat", "--offset", str(_PARTITION_START), "-n", "GUEST", "-s", "4", str(image), env=environment)
-    for name, text in {"syslinux.cfg": _SYSLINUX, "guest.conf": _LOADER_ENTRY}.items():
-        (image.parent / name).write_text(text)
-    efi = root / "usr/lib/systemd/boot/efi/systemd-bootx64.efi"
+    (image.parent / "syslinux.cfg").write_text(_SYSLINUX)
+    (image.parent / "guest.conf").write_text(_LOADER_ENTRY)
     volume = f"{image}@@{offset}"
     _run("mmd", "-i", volume, "::EFI", "::EFI/BOOT", "::loader", "::loader/entries", env=environment)
     copies = {
-        "EFI/BOOT/BOOTX64.EFI": efi,
+        "EFI/BOOT/BOOTX64.EFI": root / "usr/lib/systemd/boot/efi/systemd-bootx64.efi",
         "loader/entries/guest.conf": image.parent / "guest.conf",
         "syslinux.cfg": image.parent / "syslinux.cfg",
         **files,
@@ -305,10 +304,9 @@ def _disk(root: Path, image: Path, files: dict[str, Path]) -> None:
     _run("syslinux", "--offset", str(offset), "--install", str(image), env=environment)
 
 
-def _entries(directory: Path) -> Iterator[Entry]:
-    """The files of an image. Launchers are the ones who read the disk."""
-    for entry in entries_of(directory):
-        yield entry._replace(owner=USER) if entry.path.startswith("disk") else entry
+def _owned(entry: Entry) -> Entry:
+    """A file of the image with its owner. Launchers are the ones who read the disk."""
+    return entry._replace(owner=USER) if entry.path.startswith("disk") else entry
 
 
 def _run(*command: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from virtfleet.api import conditions
 from virtfleet.kube.cache import key_of
@@ -212,7 +212,7 @@ def _age(replica_set: Obj) -> tuple[str, str]:
 
 
 def _numbers(replica_set: Obj) -> Set:
-    available = (replica_set.get("status") or {}).get("availableReplicas", 0)
+    available = _total([replica_set], "availableReplicas")
     return Set(replica_set["metadata"]["name"], replica_set["spec"].get("replicas", 1), available)
 
 
@@ -298,7 +298,7 @@ def status_of(deployment: Obj, new: Obj | None, old: list[Obj], now: float) -> O
     every = [*([new] if new else []), *old]
     available = _total(every, "availableReplicas")
     asked = sum(s["spec"].get("replicas", 1) for s in every)
-    status: dict[str, Any] = {
+    status: Obj = {
         "observedGeneration": deployment["metadata"].get("generation", 0),
         "replicas": _total(every, "replicas"),
         "updatedReplicas": _total([new], "replicas") if new else 0,
@@ -307,11 +307,10 @@ def status_of(deployment: Obj, new: Obj | None, old: list[Obj], now: float) -> O
         "unavailableReplicas": max(asked - available, 0),
     }
     listed = (deployment.get("status") or {}).get("conditions") or []
-    value, reason, words = "False", "MinimumReplicasUnavailable", "does not have"
-    if available >= bounds_of(deployment).least:
-        value, reason, words = "True", "MinimumReplicasAvailable", "has"
-    message = f"Deployment {words} minimum availability."
-    listed = conditions.put(listed, "Available", value, now, reason=reason, message=message)
+    enough = available >= bounds_of(deployment).least
+    reason = "MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable"
+    message = f"Deployment {'has' if enough else 'does not have'} minimum availability."
+    listed = conditions.put(listed, "Available", str(enough), now, reason=reason, message=message)
     return {**status, "conditions": _failures(every, _progress(deployment, new, status, listed, now), now)}
 
 

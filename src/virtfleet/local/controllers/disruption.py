@@ -61,8 +61,7 @@ class Disruptions:
         budget = self._budgets.get(key)
         if budget is None or budget["metadata"].get("deletionTimestamp"):
             return None
-        now = time.time()
-        status = budget.get("status") or {}
+        now, status = time.time(), budget.get("status") or {}
         there = self._pods.by_index("namespace", budget["metadata"]["namespace"])
         pods = [p for p in there if not p.terminal and covers(budget, p.labels)]
         disrupted = still_disrupted(status.get("disruptedPods") or {}, pods, now)

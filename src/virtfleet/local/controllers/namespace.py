@@ -71,12 +71,8 @@ class Namespaces:
 
     async def _empty(self, name: str) -> tuple[Counter[Resource], Counter[str], list[str]]:
         """Delete what is there; the answer is what still is."""
-        remaining: Counter[Resource] = Counter()
-        finalizers: Counter[str] = Counter()
-        failures: list[str] = []
-        for resource in one_version_each(self._kinds()):
-            if not resource.namespaced:
-                continue
+        remaining, finalizers, failures = Counter[Resource](), Counter[str](), list[str]()
+        for resource in (res for res in one_version_each(self._kinds()) if res.namespaced):
             try:
                 if await self._api.list(resource, name):
                     await self._api.delete_collection(resource, name)

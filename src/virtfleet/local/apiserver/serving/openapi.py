@@ -47,10 +47,8 @@ class OpenApi:
         return self._document if path.removeprefix(f"{ROOT}/") in self._groups() else None
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
-        paths = {
-            name: {"serverRelativeURL": f"{ROOT}/{name}?hash={self._hash(name, kinds)}"}
-            for name, kinds in self._groups().items()
-        }
+        hashes = {name: self._hash(name, kinds) for name, kinds in self._groups().items()}
+        paths = {name: {"serverRelativeURL": f"{ROOT}/{name}?hash={known}"} for name, known in hashes.items()}
         body = orjson.dumps({"paths": paths})
         return cached(request, body, _digest(body), "application/json")
 
@@ -92,23 +90,16 @@ def document(kinds: list[Kind]) -> Obj:
         paths |= _paths(kind)
         if kind.schema:
             schemas |= kind.schema.openapi()
-    return {
-        "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": __version__},
-        "paths": paths,
-        "components": {"schemas": schemas},
-    }
+    info = {"title": "Kubernetes", "version": __version__}
+    return {"openapi": "3.0.0", "info": info, "paths": paths, "components": {"schemas": schemas}}
 
 
 def _paths(kind: Kind) -> Obj:
     resource = kind.resource
     root = f"{resource.root}/namespaces/{{namespace}}" if resource.namespaced else resource.root
     collection = f"{root}/{resource.plural}"
-    one: Obj = {}
-    if "patch" in kind.verbs:
-        one["patch"] = _operation(kind, "patch", accepted_patches(kind))
-    if "update" in kind.verbs:
-        one["put"] = _operation(kind, "put", ["*/*"])
+    one = {"patch": _operation(kind, "patch", accepted_patches(kind))} if "patch" in kind.verbs else {}
+    one |= {"put": _operation(kind, "put", ["*/*"])} if "update" in kind.verbs else {}
     many = {"post": _operation(kind, "post", ["*/*"])} if "create" in kind.verbs else {}
     return {path: item for path, item in ((collection, many), (f"{collection}/{{name}}", one)) if item}
 
@@ -118,11 +109,7 @@ def _operation(kind: Kind, action: str, content_types: Iterable[str]) -> Obj:
     text = {"type": "string", "uniqueItems": True}
     return {
         "x-kubernetes-action": action,
-        "x-kubernetes-group-version-kind": {
-            "group": resource.group,
-            "version": resource.version,
-            "kind": resource.kind,
-        },
+        "x-kubernetes-group-version-kind": {part: getattr(resource, part) for part in ("group", "version", "kind")},
         "parameters": [
             {"name": name, "in": "query", "schema": text} for name in ("dryRun", "fieldManager", "fieldValidation")
         ],

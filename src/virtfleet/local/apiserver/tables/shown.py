@@ -213,10 +213,8 @@ def job_completions(job: Obj) -> str:
 def job_duration(job: Obj) -> str:
     """How long it took, or takes by now."""
     status = job.get("status", {})
-    if "startTime" not in status:
-        return ""
     if "completionTime" not in status:
-        return since(status["startTime"])
+        return since(status["startTime"]) if "startTime" in status else ""
     return human(times.seconds(status["completionTime"]) - times.seconds(status["startTime"]))
 
 
