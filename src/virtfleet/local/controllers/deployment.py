@@ -19,9 +19,9 @@ from virtfleet.api import conditions
 from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError
-from virtfleet.kube.resource import DEPLOYMENTS, REPLICA_SETS, Obj, owner_reference
+from virtfleet.kube.resource import DEPLOYMENTS, REPLICA_SETS, Obj
 from virtfleet.local.controllers.caches import Caches, about, controller_of
-from virtfleet.local.controllers.pods import Pod, template_hash
+from virtfleet.local.controllers.pods import Pod, owned, template_hash
 
 HASH = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
@@ -267,22 +267,14 @@ def set_for(deployment: Obj, old: list[Obj], size: int) -> Obj:
     template_meta = spec["template"].get("metadata") or {}
     labels = {**(template_meta.get("labels") or {}), HASH: name}
     selector = spec["selector"]
-    return {
-        "apiVersion": REPLICA_SETS.api_version,
-        "kind": REPLICA_SETS.kind,
-        "metadata": {
-            "name": f"{meta['name'][:_LONGEST]}-{name}",
-            "namespace": meta["namespace"],
-            "labels": labels,
-            "annotations": annotations_for(deployment, None, old),
-            "ownerReferences": [owner_reference(deployment, DEPLOYMENTS)],
-        },
-        "spec": {
-            "replicas": size,
-            "selector": {**selector, "matchLabels": {**(selector.get("matchLabels") or {}), HASH: name}},
-            "template": {**spec["template"], "metadata": {**template_meta, "labels": labels}},
-        },
+    about_it = {"labels": labels, "annotations": annotations_for(deployment, None, old)}
+    made = owned(REPLICA_SETS, deployment, DEPLOYMENTS, name=f"{meta['name'][:_LONGEST]}-{name}", **about_it)
+    made["spec"] = {
+        "replicas": size,
+        "selector": {**selector, "matchLabels": {**(selector.get("matchLabels") or {}), HASH: name}},
+        "template": {**spec["template"], "metadata": {**template_meta, "labels": labels}},
     }
+    return made
 
 
 def is_complete(deployment: Obj, status: Obj) -> bool:

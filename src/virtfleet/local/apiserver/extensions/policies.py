@@ -14,8 +14,7 @@ from typing import Any
 from virtfleet.kube.errors import CODES, ApiError
 from virtfleet.kube.resource import POLICIES, POLICY_BINDINGS, Obj
 from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
-from virtfleet.local.apiserver.extensions.expressions import Condition, ExpressionError, all_hold
-from virtfleet.local.apiserver.extensions.webhook_rules import Matcher, follow
+from virtfleet.local.apiserver.extensions.webhook_rules import Condition, ExpressionError, Matcher, all_hold, follow
 from virtfleet.local.apiserver.extensions.webhooks import asked_of
 from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects.store import Store

@@ -24,8 +24,7 @@ from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj
 from virtfleet.local.apiserver.extensions import services
 from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
-from virtfleet.local.apiserver.extensions.expressions import ExpressionError, all_hold
-from virtfleet.local.apiserver.extensions.webhook_rules import Webhook, follow
+from virtfleet.local.apiserver.extensions.webhook_rules import ExpressionError, Webhook, all_hold, follow
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
 from virtfleet.local.apiserver.objects import json_patch
 from virtfleet.local.apiserver.objects.store import Store
