@@ -111,8 +111,8 @@ class NodeLifecycle:
             if node.conditions.get(condition["type"]) != "Unknown":
                 condition["lastTransitionTime"] = timestamp()
         await self._nodes.patch(node.name, {"status": {"conditions": listed}}, subresource="status")
-        about = Reference("v1", "Node", "", node.name, node.uid)
-        self._recorder.normal(about, "NodeNotReady", f"Node {node.name} status is now: NodeNotReady")
+        said = f"Node {node.name} status is now: NodeNotReady"
+        self._recorder.normal(Reference("v1", "Node", "", node.name, node.uid), "NodeNotReady", said)
 
     async def _unready_pods(self, name: str) -> None:
         """Nobody on a silent node says that its pods stopped answering."""

@@ -69,10 +69,8 @@ class Asked:
             (validation not in levels, causes.unsupported("fieldValidation", validation, levels)),
         )
         sent: Obj = {"kind": options, "apiVersion": "meta.k8s.io/v1"}
-        if dry_run:
-            sent["dryRun"] = [dry_run]
-        if manager:
-            sent["fieldManager"] = manager
+        sent |= {"dryRun": [dry_run]} if dry_run else {}
+        sent |= {"fieldManager": manager} if manager else {}
         agent = self.request.headers.get("User-Agent", "").partition("/")[0][:_LONGEST_MANAGER]
         manager = manager or agent or "unknown"
         return Call(self.info.user, dry_run == "All", validation, options=sent, manager=manager, force=force)

@@ -23,6 +23,7 @@ from virtfleet import __version__
 from virtfleet.api.names import ARCHITECTURES
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError
+from virtfleet.kube.proxy import break_off
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds import left_out
 from virtfleet.local.apiserver.kinds.registry import Kinds
@@ -109,8 +110,7 @@ class Server:
             return _failure(ApiError("Unknown", error.reason, code=error.status))
         except ConnectionError:
             # The client is gone, or a stream that is passed on broke off, which must not look like its end.
-            if request.transport is not None:
-                request.transport.abort()
+            break_off(request)
             return web.Response(status=499)
         except Exception as error:
             if isinstance(error, RecursionError) or str(error) == _TOO_DEEP:
