@@ -218,10 +218,8 @@ class Volumes:
         claim = self._claims.get(key)
         if claim is None or claim["metadata"]["uid"] != ref["uid"]:
             # Data is at stake, and the cache may not know a claim that was just made.
-            live = await self._claims.find(key)
-            if live is None or live["metadata"]["uid"] != ref["uid"]:
-                return "Released"
-        return "Bound"
+            claim = await self._claims.find(key)
+        return "Bound" if claim and claim["metadata"]["uid"] == ref["uid"] else "Released"
 
     async def _reclaim(self, volume: Obj) -> None:
         """Remove the data, then the object."""

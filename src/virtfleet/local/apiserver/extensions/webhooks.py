@@ -78,10 +78,8 @@ class Webhooks(Admission):
         if not patch:
             return
         if request.obj is None:
-            raise _internal(
-                f'admission webhook "{webhook.name}" attempted to modify the object, '
-                "which is not supported for this operation"
-            )
+            why = "attempted to modify the object, which is not supported for this operation"
+            raise _internal(f'admission webhook "{webhook.name}" {why}')
         try:
             changed = json_patch.apply(orjson.loads(orjson.dumps(request.obj)), json_patch.operations(patch))
         except json_patch.JsonPatchError as error:
@@ -219,9 +217,9 @@ def _checked(answer: Any, uid: str, *, mutating: bool) -> Obj:
     ):
         if is_wrong:
             raise bad(why)
+    if patch and patch_type != "JSONPatch":
+        raise CallFailed(f'unsupported patch type "{patch_type}"')
     if patch:
-        if patch_type != "JSONPatch":
-            raise CallFailed(f'unsupported patch type "{patch_type}"')
         try:
             response["patch"] = orjson.loads(base64.b64decode(patch, validate=True))
         except ValueError as error:
@@ -234,9 +232,8 @@ def _denied(name: str, status: Obj) -> ApiError:
     why = status.get("message") or status.get("reason")
     message = f"{denied}: {why}" if why else f"{denied} without explanation"
     code = status.get("code") or 0
-    return ApiError(
-        status.get("reason") or "", message, code=code if code >= 400 else 400, details=status.get("details")
-    )
+    code = code if code >= 400 else 400
+    return ApiError(status.get("reason") or "", message, code=code, details=status.get("details"))
 
 
 def _internal(message: str) -> ApiError:

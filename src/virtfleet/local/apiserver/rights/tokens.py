@@ -63,10 +63,9 @@ class SigningKey:
         """The claims, whose signature is right; nothing else is checked."""
         try:
             options: Options = {"verify_aud": False, "verify_exp": False, "verify_nbf": False, "verify_iat": False}
-            claims: dict[str, Any] = jwt.decode(token, self._key.public_key(), algorithms=["ES256"], options=options)
+            return jwt.decode(token, self._key.public_key(), algorithms=["ES256"], options=options)
         except jwt.InvalidTokenError as error:
             raise Unauthenticated(f"the token cannot be read: {error}") from error
-        return claims
 
 
 def service_account(user: str) -> tuple[str, str]:
@@ -175,8 +174,7 @@ class ServiceAccountTokens:
             raise refusals.not_found(res, ref["name"])
         if ref.get("uid") and ref["uid"] != bound["metadata"]["uid"]:
             why = f"the UID in the bound object reference ({ref['uid']}) does not match the UID in record. "
-            why += "The object might have been deleted and then recreated"
-            raise refusals.conflict(res, ref["name"], why)
+            raise refusals.conflict(res, ref["name"], f"{why}The object might have been deleted and then recreated")
         claims = {kind.lower(): {"name": ref["name"], "uid": bound["metadata"]["uid"]}}
         if res is PODS:
             if bound["spec"].get("serviceAccountName") != account:

@@ -81,9 +81,8 @@ class Asked:
         obj = self._decoded(await self.content())
         obj = {} if obj is None else obj
         if not isinstance(obj, dict):
-            raise refusals.bad_request(
-                f"couldn't get version/kind; json parse error: a {self.kind.resource.kind} is a JSON object"
-            )
+            why = f"a {self.kind.resource.kind} is a JSON object"
+            raise refusals.bad_request(f"couldn't get version/kind; json parse error: {why}")
         return obj, call
 
     async def content(self) -> bytes:

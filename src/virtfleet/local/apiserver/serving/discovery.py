@@ -75,10 +75,8 @@ class Discovery:
         resources = self._entries().get((group, version))
         if resources is None:
             return None
-        group_version = f"{group}/{version}" if group else version
-        return _constant(
-            {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources}
-        )
+        about = {"apiVersion": "v1", "groupVersion": f"{group}/{version}" if group else version}
+        return _constant({"kind": "APIResourceList", **about, "resources": resources})
 
     def _entries(self) -> dict[tuple[str, str], list[Obj]]:
         """APIResource entries by group and version."""
