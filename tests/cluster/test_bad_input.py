@@ -129,16 +129,6 @@ def test_an_unknown_field_is_refused_warned_of_or_dropped_as_asked(raw: RawApi, 
     assert raw("POST", f"{path}?fieldValidation=Perhaps", config_map("perhaps")).code == 422
 
 
-def test_a_field_given_twice_is_refused_when_strict(raw: RawApi, path: str) -> None:
-    body = b'{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"twice"},"data":{"a":"1","a":"2"}}'
-    strict = raw("POST", f"{path}?fieldValidation=Strict", body)
-    assert strict.code == 400
-    assert 'duplicate field "data.a"' in strict.message
-    warned = raw("POST", f"{path}?fieldValidation=Warn", body)
-    assert warned.code == 201
-    assert "duplicate field" in warned.headers["warning"]
-
-
 @pytest.mark.parametrize(
     ("content_type", "body", "code"),
     [

@@ -40,6 +40,10 @@ _OWN = (
 )
 # What the local server answers otherwise, and why.
 OTHERWISE: dict[str, tuple[Any, str]] = {
+    "strictness 04 POST /api/v1/namespaces/{ns}/configmaps?fieldValidation=Strict": (
+        [422, {"causes": [["metadata.name", "FieldValueRequired"]], "reason": "Invalid"}],
+        "neither VirtFleet nor kubectl nor virtctl sends a field twice",
+    ),
     "strictness 13 POST /api/v1/namespaces/{ns}/configmaps": (
         [415, {"causes": [], "reason": "UnsupportedMediaType"}],
         "neither VirtFleet nor kubectl nor virtctl sends YAML",

@@ -31,11 +31,10 @@ from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
 from virtfleet.local.apiserver.objects.operations import Operations
 from virtfleet.local.apiserver.objects.store import Store
-from virtfleet.local.apiserver.rights.aggregated_roles import AggregatedRoles
 from virtfleet.local.apiserver.rights.escalation import EscalationGuard
 from virtfleet.local.apiserver.rights.identity import Identity, listening_context
 from virtfleet.local.apiserver.rights.pki import Pki
-from virtfleet.local.apiserver.rights.rbac import Authorizer
+from virtfleet.local.apiserver.rights.rbac import AggregatedRoles, Authorizer
 from virtfleet.local.apiserver.rights.reviews import Reviews
 from virtfleet.local.apiserver.rights.tokens import ServiceAccountTokens
 from virtfleet.local.apiserver.serving.discovery import Discovery

@@ -112,7 +112,7 @@ async def _stream(request: web.Request, answer: aiohttp.ClientResponse) -> web.S
     try:
         await _while_there(request, copy())
     except aiohttp.ClientError as error:
-        _break_off(request)
+        break_off(request)
         raise ConnectionResetError("the answer broke off") from error
     return response
 
@@ -176,6 +176,7 @@ async def _while_there(request: web.Request, work: Coroutine[None, None, None]) 
     await first_of(work, stays(), forgiven=())
 
 
-def _break_off(request: web.Request) -> None:
+def break_off(request: web.Request) -> None:
+    """Cut the client's connection, which must not look like an end."""
     if request.transport is not None:
         request.transport.abort()

@@ -25,14 +25,12 @@ from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
 from virtfleet.local.apiserver.objects.operations import Operations
 from virtfleet.local.apiserver.objects.store import Store
-from virtfleet.local.apiserver.rights.account_secrets import AccountSecrets
-from virtfleet.local.apiserver.rights.aggregated_roles import AggregatedRoles
 from virtfleet.local.apiserver.rights.escalation import EscalationGuard
 from virtfleet.local.apiserver.rights.identity import Identity, listening_context
 from virtfleet.local.apiserver.rights.pki import Pki
-from virtfleet.local.apiserver.rights.rbac import Authorizer
+from virtfleet.local.apiserver.rights.rbac import AggregatedRoles, Authorizer
 from virtfleet.local.apiserver.rights.reviews import Reviews
-from virtfleet.local.apiserver.rights.tokens import ServiceAccountTokens
+from virtfleet.local.apiserver.rights.tokens import AccountSecrets, ServiceAccountTokens
 from virtfleet.local.apiserver.serving.discovery import Discovery
 from virtfleet.local.apiserver.serving.http import Server
 from virtfleet.local.apiserver.serving.openapi import OpenApi
@@ -69,9 +67,8 @@ async def serve(data: Path, settings: Settings) -> None:
         api = InProcessApi(operations)
         custom_kinds = CustomKinds(kinds, operations)
         custom_kinds.load()
-        operations.posts |= Reviews(tokens, authorizer).posts()
-        operations.posts["", "pods", "binding"] = partial(bind, api)
-        operations.posts["", "pods", "eviction"] = partial(evict, api)
+        of_pods = {("", "pods", "binding"): partial(bind, api), ("", "pods", "eviction"): partial(evict, api)}
+        operations.posts |= Reviews(tokens, authorizer).posts() | of_pods
 
         server = Server(operations, kinds, Identity(tokens, authorizer), authorizer)
         server.aggregator = aggregation = Aggregation(store, api, session, lambda: pki.front_proxy)
@@ -91,8 +88,7 @@ async def serve(data: Path, settings: Settings) -> None:
         async def unfinished() -> str:
             return "" if bootstrapped.is_set() else "not ready yet"
 
-        server.ready["bootstrap"] = unfinished
-        server.ready["store"] = store.trouble
+        server.ready |= {"bootstrap": unfinished, "store": store.trouble}
         await server.start([(host, settings.port) for host in {LOOPBACK, for_pods}], context.listening)
         stack.push_async_callback(server.stop)
         pki.write_kubeconfig(server_url(settings))

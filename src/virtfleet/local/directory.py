@@ -41,22 +41,21 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def default_directory() -> Path:
-    if configured := os.environ.get("VIRTFLEET_DATA"):
+    return place("VIRTFLEET_DATA", DEFAULT, "XDG_STATE_HOME", ".local/state")
+
+
+def place(variable: str, of_root: Path, base: str, below_home: str) -> Path:
+    """Where a user keeps something: in the directory that the variable names, or in root's, or in that of XDG."""
+    if configured := os.environ.get(variable):
         return Path(configured)
     if os.geteuid() == 0:
-        return DEFAULT
-    return Path(os.environ.get("XDG_STATE_HOME") or home("VIRTFLEET_DATA") / ".local/state") / "virtfleet"
-
-
-def home(instead: str) -> Path:
-    """The user's home directory, which must be there; where it is not, a variable can name a directory instead."""
-    try:
-        place = Path.home()
-    except RuntimeError:
-        place = None
-    if place is None or not place.is_dir():
-        raise RuntimeError(f"this user has no home directory: name a directory of yours with {instead}=DIR")
-    return place
+        return of_root
+    if configured := os.environ.get(base):
+        return Path(configured) / "virtfleet"
+    home = Path(os.path.expanduser("~"))
+    if not home.is_dir():
+        raise RuntimeError(f"this user has no home directory: name a directory of yours with {variable}=DIR")
+    return home / below_home / "virtfleet"
 
 
 def cluster_name(directory: Path) -> str:

@@ -16,14 +16,14 @@ import shutil
 import stat
 import struct
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from virtfleet.domain.paths import USER
 from virtfleet.local import ociarchive
-from virtfleet.local.directory import home
-from virtfleet.local.ociarchive import Entry, write_archive
+from virtfleet.local.directory import place
+from virtfleet.local.ociarchive import Entry, entries_of, write_archive
 
 IMAGE = "virtfleet/guest:demo"
 _LIMIT = 900.0  # seconds that one command has; downloads are among them
@@ -86,11 +86,7 @@ class _Node(NamedTuple):
 
 
 def default_cache() -> Path:
-    if configured := os.environ.get("VIRTFLEET_CACHE"):
-        return Path(configured)
-    if os.geteuid() == 0:
-        return Path("/var/cache/virtfleet")
-    return Path(os.environ.get("XDG_CACHE_HOME") or home("VIRTFLEET_CACHE") / ".cache") / "virtfleet"
+    return place("VIRTFLEET_CACHE", Path("/var/cache/virtfleet"), "XDG_CACHE_HOME", ".cache")
 
 
 def build(cache: Path) -> Guest:
@@ -141,7 +137,7 @@ def _build(work: Path, packages: list[str]) -> None:
     _run("qemu-img", "convert", "-O", "qcow2", str(raw), str(disk))
     _lay_out(finished / "image", _guest_tree(root))
     with open(finished / "guest.oci.tar", "wb") as file:
-        write_archive(file, IMAGE, _entries(finished / "image"))
+        write_archive(file, IMAGE, map(_owned, entries_of(finished / "image")))
 
 
 def _lay_out(directory: Path, nodes: dict[str, _Node]) -> None:
@@ -200,12 +196,10 @@ def _guest_tree(root: Path) -> dict[str, _Node]:
     for path in _FILES.iterdir():
         nodes[_PLACES.get(path.name, f"etc/{path.name}")] = _Node(stat.S_IFREG | 0o755, path.read_bytes())
     # By the power button, and by the kernel when Xen asks for it.
-    for place in ("etc/acpi/PWRF/00000080", "sbin/poweroff"):
-        nodes[place] = _Node(stat.S_IFLNK | 0o777, b"/sbin/shutdown")
-    nodes["etc/os-release"] = _Node(
-        stat.S_IFREG | 0o644,
-        b'ID=virtfleet-guest\nNAME="VirtFleet guest"\nPRETTY_NAME="VirtFleet guest"\nVERSION_ID=1\n',
-    )
+    for button in ("etc/acpi/PWRF/00000080", "sbin/poweroff"):
+        nodes[button] = _Node(stat.S_IFLNK | 0o777, b"/sbin/shutdown")
+    release = b'ID=virtfleet-guest\nNAME="VirtFleet guest"\nPRETTY_NAME="VirtFleet guest"\nVERSION_ID=1\n'
+    nodes["etc/os-release"] = _Node(stat.S_IFREG | 0o644, release)
     nodes["etc/passwd"] = _Node(stat.S_IFREG | 0o644, b"root:x:0:0:root:/root:/bin/sh\n")
     return nodes
 
@@ -214,7 +208,7 @@ def _machine_tree(root: Path, release: str) -> dict[str, _Node]:
     """What a guest with a kernel of its own has besides: modules, the guest agent, and an ssh server."""
     nodes = {path: _Node(stat.S_IFDIR | 0o755, b"") for path in ("lib", "lib/modules", "lib64")}
     nodes["init"] = _Node(stat.S_IFLNK | 0o777, b"sbin/init")
-    loaded = list(_in_order(root / "lib/modules" / release))
+    loaded = list(_in_order(root / "lib/modules" / release, _MODULES))
     for path in (*loaded, *_in_order(root / "lib/modules" / release, _ON_DEMAND)):
         nodes[f"lib/modules/{path.name}"] = _Node(stat.S_IFREG | 0o644, _unsigned(path.read_bytes()))
     listing = "".join(f"/lib/modules/{path.name}\n" for path in loaded)
@@ -225,9 +219,9 @@ def _machine_tree(root: Path, release: str) -> dict[str, _Node]:
     for program in _PROGRAMS:
         nodes[program] = _Node(stat.S_IFREG | 0o755, (root / program).read_bytes())
     for library in _LIBRARIES:
-        place = "lib64" if library.startswith("ld-") else "lib"
+        below = "lib64" if library.startswith("ld-") else "lib"
         source = next(found for found in root.rglob(library) if found.exists())
-        nodes[f"{place}/{library}"] = _Node(stat.S_IFREG | 0o755, source.read_bytes())
+        nodes[f"{below}/{library}"] = _Node(stat.S_IFREG | 0o755, source.read_bytes())
     return nodes
 
 
@@ -250,8 +244,8 @@ def _host_key() -> bytes:
     return b"".join(struct.pack(">I", len(part)) + part for part in (b"ssh-ed25519", pair))
 
 
-def _in_order(directory: Path, modules: Sequence[str] = ()) -> Iterator[Path]:
-    """Modules, the guest's where none are named, with those that they depend on before them."""
+def _in_order(directory: Path, modules: Iterable[str]) -> Iterator[Path]:
+    """Modules with those that they depend on before them."""
     paths = {path.stem.replace("-", "_"): path for path in directory.rglob("*.ko")}
     done: set[str] = set()
 
@@ -264,7 +258,7 @@ def _in_order(directory: Path, modules: Sequence[str] = ()) -> Iterator[Path]:
             yield from with_dependencies(needed.replace("-", "_"))
         yield paths[name]
 
-    for module in modules or _MODULES:
+    for module in modules:
         yield from with_dependencies(module.replace("-", "_"))
 
 
@@ -295,13 +289,12 @@ def _disk(root: Path, image: Path, files: dict[str, Path]) -> None:
     environment = os.environ | {"PATH": f"{root}/usr/bin:{root}/sbin:{os.environ['PATH']}", "MTOOLS_SKIP_CHECK": "1"}
     offset = _PARTITION_START * _SECTOR
     _run("mkfs.vfat", "--offset", str(_PARTITION_START), "-n", "GUEST", "-s", "4", str(image), env=environment)
-    for name, text in {"syslinux.cfg": _SYSLINUX, "guest.conf": _LOADER_ENTRY}.items():
-        (image.parent / name).write_text(text)
-    efi = root / "usr/lib/systemd/boot/efi/systemd-bootx64.efi"
+    (image.parent / "syslinux.cfg").write_text(_SYSLINUX)
+    (image.parent / "guest.conf").write_text(_LOADER_ENTRY)
     volume = f"{image}@@{offset}"
     _run("mmd", "-i", volume, "::EFI", "::EFI/BOOT", "::loader", "::loader/entries", env=environment)
     copies = {
-        "EFI/BOOT/BOOTX64.EFI": efi,
+        "EFI/BOOT/BOOTX64.EFI": root / "usr/lib/systemd/boot/efi/systemd-bootx64.efi",
         "loader/entries/guest.conf": image.parent / "guest.conf",
         "syslinux.cfg": image.parent / "syslinux.cfg",
         **files,
@@ -311,12 +304,9 @@ def _disk(root: Path, image: Path, files: dict[str, Path]) -> None:
     _run("syslinux", "--offset", str(offset), "--install", str(image), env=environment)
 
 
-def _entries(directory: Path) -> Iterator[Entry]:
-    """The files of an image. Launchers are the ones who read the disk."""
-    for path in sorted(directory.rglob("*")):
-        name, mode = str(path.relative_to(directory)), path.lstat().st_mode
-        content = b"" if path.is_dir() else os.readlink(path).encode() if path.is_symlink() else path.read_bytes()
-        yield Entry(name, mode, content, owner=USER if name.startswith("disk") else 0)
+def _owned(entry: Entry) -> Entry:
+    """A file of the image with its owner. Launchers are the ones who read the disk."""
+    return entry._replace(owner=USER) if entry.path.startswith("disk") else entry
 
 
 def _run(*command: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:

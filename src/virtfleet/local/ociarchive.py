@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from virtfleet.api.names import ARCHITECTURES
+
 _MEDIA = "application/vnd.oci.image"
 _TYPES = {stat.S_IFDIR: tarfile.DIRTYPE, stat.S_IFLNK: tarfile.SYMTYPE, stat.S_IFREG: tarfile.REGTYPE}
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 class Entry(NamedTuple):
@@ -68,7 +69,7 @@ def write_images(file: IO[bytes], images: Iterable[Image]) -> dict[str, str]:
     references = []
     for image in images:
         config = {
-            "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+            "architecture": ARCHITECTURES.get(platform.machine(), platform.machine()),
             "os": "linux",
             "config": image.config,
             "rootfs": {"type": "layers", "diff_ids": [_digest(content) for content in image.layers]},

@@ -27,7 +27,7 @@ def choose(taken: Iterable[IPv4Network]) -> tuple[str, str]:
 
     def free(candidates: list[IPv4Network], what: str) -> str:
         for candidate in candidates:
-            if not any(candidate.overlaps(network) for network in taken):
+            if not any(map(candidate.overlaps, taken)):
                 return str(candidate)
         raise ValueError(f"no address range for {what} is free between {candidates[-1]} and {candidates[0]}")
 
@@ -56,8 +56,7 @@ def claim(data: Path, notes: Path = NOTES) -> tuple[str, str]:
 
 def in_use() -> list[IPv4Network]:
     """The networks that this machine has routes to, its default route left out."""
-    listed = subprocess.run(
-        ["ip", "-json", "-4", "route", "show", "table", "all"], capture_output=True, check=True, timeout=60
-    )
-    destinations = {route["dst"] for route in json.loads(listed.stdout or "[]")}
+    command = ["ip", "-json", "-4", "route", "show", "table", "all"]
+    listed = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+    destinations = {route["dst"] for route in json.loads(listed or "[]")}
     return [IPv4Network(d, strict=False) for d in destinations if d != "default"]

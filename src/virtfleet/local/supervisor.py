@@ -94,8 +94,8 @@ class Supervisor:
         libc = ctypes.CDLL(None)
         self._die_with_parent = lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # also a frozen one
         wake_read, wake_write = socket.socketpair()
-        for end in (wake_read, wake_write):
-            end.setblocking(False)
+        wake_read.setblocking(False)
+        wake_write.setblocking(False)
         signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for stop in (signal.SIGTERM, signal.SIGINT):
@@ -190,8 +190,7 @@ class Supervisor:
                         self._signal(child, signal.SIGTERM)
                 return {"ok": True}
             case "end":
-                child = self.children.get(request["name"])
-                if child is None:
+                if (child := self.children.get(request["name"])) is None:
                     return {"ok": True}
                 child.waiting.append(client)
                 self._end(child, int(request.get("signal", signal.SIGTERM)))
@@ -200,8 +199,7 @@ class Supervisor:
                 self.stoppers.append(client)
                 self.stop()
                 return None
-            case other:
-                return {"error": f"the supervisor does not know {other!r}"}
+        return {"error": f"the supervisor does not know {request['op']!r}"}
 
     def _answer(self, client: socket.socket, answer: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):
@@ -295,7 +293,9 @@ class Supervisor:
                     ended = f"ended with {status}" + (f": {child.words}" if child.words else "")
                     self._later(child, silent if child.hung else ended)
             if child.process is None and not child.wanted:
-                self._forget(child)
+                del self.children[child.name]
+                for client in child.waiting:
+                    self._answer(client, {"ok": True})
 
     def _later(self, child: Child, why: str) -> None:
         """Decide when a child that is not running starts again."""
@@ -308,11 +308,6 @@ class Supervisor:
         child.restarts += not replaced
         child.reason = "" if replaced else why
         self._say(f"{child.name} {why} after {now - child.started:.1f} s; it starts again")
-
-    def _forget(self, child: Child) -> None:
-        del self.children[child.name]
-        for client in child.waiting:
-            self._answer(client, {"ok": True})
 
     def _end(self, child: Child, signum: int) -> None:
         child.wanted = False

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from virtfleet.local.controllers import nodes, pods
-from virtfleet.local.controllers.placement import Volumes, place
-from virtfleet.local.controllers.seats import Book
+from virtfleet.local.controllers.placement import Book, Volumes, place
 
 
 def a_node(name: str, *, labels: dict[str, str] | None = None, **spec: Any) -> nodes.NodeView:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtfleet.local.controllers.rollout import Bounds, Set, grow, rolling, scaled, shrink
+from virtfleet.local.controllers.deployment import Bounds, Set, grow, rolling, scaled, shrink
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds import builtin
 from virtfleet.local.apiserver.kinds.crds import custom_kind
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
-from virtfleet.local.apiserver.tables.ages import human, since
+from virtfleet.local.apiserver.tables.shown import human, since
 from virtfleet.local.apiserver.tables.table import table
 
 KINDS = Kinds()

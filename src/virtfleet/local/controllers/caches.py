@@ -49,8 +49,7 @@ class Collection(Cache[T]):
         """The object after the patch, or None if it is gone. With `uid`, a later one of its name is left alone."""
         namespace, name = split_key(key)
         meta = patch.get("metadata") or {}
-        if uid:
-            patch = {**patch, "metadata": {**meta, "uid": uid}}
+        patch = {**patch, "metadata": {**meta, "uid": uid}} if uid else patch
         try:
             answer = await self._api.patch(self.resource, name, patch, namespace, how=how, subresource=subresource)
         except Exception as error:

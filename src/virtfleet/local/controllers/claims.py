@@ -79,10 +79,9 @@ def constraints(pod: Pod, caches: Caches) -> tuple[Volumes, list[Obj]]:
     waiting: list[tuple[Obj, Obj]] = []  # with their classes
     for name in pod.template.claims:
         claim = caches.claims.get(f"{pod.namespace}/{name}")
-        if claim is None:
-            return Volumes(blocker=f'persistentvolumeclaim "{name}" not found'), []
-        if claim["metadata"].get("deletionTimestamp"):
-            return Volumes(blocker=f'persistentvolumeclaim "{name}" is being deleted'), []
+        if claim is None or claim["metadata"].get("deletionTimestamp"):
+            state = "is being deleted" if claim else "not found"
+            return Volumes(blocker=f'persistentvolumeclaim "{name}" {state}'), []
         storage_class = caches.classes.get(claim["spec"].get("storageClassName") or "")
         if is_bound(claim):
             volume = caches.volumes.get(claim["spec"]["volumeName"])

@@ -15,20 +15,12 @@ from typing import Any
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.resource import DAEMON_SETS, Obj
 from virtfleet.local.controllers.caches import Caches, PodControl, about
-from virtfleet.local.controllers.nodes import NOT_READY, UNREACHABLE, UNSCHEDULABLE, NodeView
-from virtfleet.local.controllers.pods import (
-    Pod,
-    Template,
-    owners_of,
-    pod_from_template,
-    template_hash,
-    template_of,
-)
-from virtfleet.local.controllers.rollout import scaled
+from virtfleet.local.controllers.deployment import scaled
+from virtfleet.local.controllers.nodes import NOT_READY, REQUIRED, UNREACHABLE, UNSCHEDULABLE, NodeView
+from virtfleet.local.controllers.pods import Pod, Template, owners_of, pod_from_template, template_hash, template_of
 
 REVISION = "controller-revision-hash"
 NAME_FIELD = "metadata.name"
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 RETRY = 10.0  # seconds after its creation that a failed pod is replaced: a node that refuses all is not flooded
 
 # What becomes of the daemon on a node: it should run there, it may stay where it runs already, or it has to leave.
@@ -37,8 +29,8 @@ RUN, STAY, LEAVE = "run", "stay", "leave"
 
 def tolerations(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The template's tolerations and those that every daemon pod has: daemons outlive a node's troubles."""
-    keys = [(NOT_READY, "NoExecute"), (UNREACHABLE, "NoExecute"), (UNSCHEDULABLE, "NoSchedule")]
-    added = [{"key": key, "operator": "Exists", "effect": effect} for key, effect in keys]
+    keys = {NOT_READY: "NoExecute", UNREACHABLE: "NoExecute", UNSCHEDULABLE: "NoSchedule"}
+    added = [{"key": key, "operator": "Exists", "effect": effect} for key, effect in keys.items()]
     return [*(t for t in spec.get("tolerations") or () if t not in added), *added]
 
 
@@ -142,9 +134,7 @@ def outdated(daemon: Daemon) -> list[Pod]:
     """The next step of a rolling update: old pods that may go, so that not too many nodes are without a ready one."""
     if not daemon.replaceable:
         return []
-    unavailable = 0
-    broken: list[Pod] = []
-    healthy: list[Pod] = []
+    unavailable, broken, healthy = 0, list[Pod](), list[Pod]()
     for node in sorted(daemon.verdicts):
         there = [pod for pod in daemon.pods.get(node, ()) if pod.deleting is None]
         if daemon.verdicts[node] != RUN and not there:
@@ -183,10 +173,9 @@ class DaemonSets:
         create, delete = settle(daemon)
         if not create and not delete:
             delete = outdated(daemon)
-        for pod in delete:
-            if pod.phase == "Failed":
-                message = f"Found failed daemon pod {pod.key} on node {pod.node}, will try to kill it"
-                self._control.recorder.warning(about(daemon_set, DAEMON_SETS), "FailedDaemonPod", message)
+        for pod in (pod for pod in delete if pod.phase == "Failed"):
+            message = f"Found failed daemon pod {pod.key} on node {pod.node}, will try to kill it"
+            self._control.recorder.warning(about(daemon_set, DAEMON_SETS), "FailedDaemonPod", message)
         await self._control.create(daemon_set, [_pod(daemon_set, daemon.revision, node) for node in create])
         await self._control.delete(daemon_set, delete)
         daemon = self._daemon(daemon_set)  # the pods are read again: what was just created or deleted counts already

@@ -1,31 +1,102 @@
 """Deployments: roll pods from one template to the next by resizing replica sets.
 
-Each reconcile takes one step (`rollout` says which) and looks again when the replica sets have followed. The replica
+Each reconcile takes one step (`rolling` says which) and looks again when the replica sets have followed. The replica
 set of a template is named after the template's hash, so that a step that was half done when the process died is found
 and not done twice. `kubectl rollout` reads what is written on deployments and their sets.
+
+How many replicas each replica set should have next follows from Kubernetes' rules: never more than replicas + maxSurge
+pods, never fewer than replicas - maxUnavailable available ones, unhealthy old pods first.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from virtfleet.api import conditions
 from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError
-from virtfleet.kube.resource import DEPLOYMENTS, REPLICA_SETS, Obj, owner_reference
+from virtfleet.kube.resource import DEPLOYMENTS, REPLICA_SETS, Obj
 from virtfleet.local.controllers.caches import Caches, about, controller_of
-from virtfleet.local.controllers.pods import Pod, template_hash
-from virtfleet.local.controllers.rollout import Bounds, Set, Sizes, grow, rolling
+from virtfleet.local.controllers.pods import Pod, owned, template_hash
 
 HASH = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
 NOT_COPIED = {REVISION, "kubectl.kubernetes.io/last-applied-configuration"}
 DONE = "NewReplicaSetAvailable"
 NEW = ""  # the replica set of the present template, while it does not exist
+Amount = int | str | None  # a number, or a percentage such as "25%"
+Sizes = dict[str, int]  # replica set -> its next size
 _LONGEST = 242  # characters of a deployment's name that leave room for a hash in that of a replica set
+
+
+def scaled(amount: Amount, total: int, *, up: bool) -> int:
+    """The number that an amount means out of `total`."""
+    if isinstance(amount, str) and amount.endswith("%"):
+        percent = int(amount[:-1])
+        return -(-percent * total // 100) if up else percent * total // 100
+    return int(amount or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far a rolling update may leave the wanted number of replicas."""
+
+    replicas: int
+    surge: int = 0
+    unavailable: int = 0
+
+    @classmethod
+    def of(cls, replicas: int, max_surge: Amount, max_unavailable: Amount) -> Bounds:
+        surge = scaled(max_surge, replicas, up=True)
+        unavailable = scaled(max_unavailable, replicas, up=False)
+        if surge == 0 and unavailable == 0:  # percentages that round to nothing must not block the rollout
+            unavailable = 1
+        return cls(replicas, surge, min(unavailable, replicas))
+
+    @property
+    def least(self) -> int:
+        return self.replicas - self.unavailable
+
+
+class Set(NamedTuple):
+    """The numbers of one replica set."""
+
+    name: str
+    replicas: int  # as asked for
+    available: int = 0
+
+
+def rolling(bounds: Bounds, new: Set, old: list[Set]) -> Sizes:
+    """The next step of a rolling update: grow the new set if there is room, else shrink the old ones."""
+    grown = grow(bounds, new, old)
+    return {new.name: grown} if grown != new.replicas else shrink(bounds, new, old)
+
+
+def grow(bounds: Bounds, new: Set, old: list[Set]) -> int:
+    """The new set's size as far as the surge allows."""
+    room = bounds.surge + bounds.replicas - sum(s.replicas for s in (new, *old))
+    return min(bounds.replicas, new.replicas + max(room, 0))
+
+
+def shrink(bounds: Bounds, new: Set, old: list[Set]) -> Sizes:
+    """The old sets' sizes as far as availability allows, in their order and unhealthy replicas before healthy ones."""
+    sizes = {s.name: s.replicas for s in old if s.replicas}
+    available = {s.name: s.available for s in old}
+    room = new.available + sum(sizes.values()) - bounds.least
+    for name, replicas in sizes.items():
+        unhealthy = min(max(room, 0), max(replicas - available[name], 0))
+        sizes[name] -= unhealthy
+        room -= unhealthy
+    spare = min(room, sum(available[name] for name in sizes) + new.available - bounds.least)
+    for name, replicas in sizes.items():
+        cut = min(max(spare, 0), replicas)
+        sizes[name] -= cut
+        spare -= cut
+    return {s.name: sizes[s.name] for s in old if s.name in sizes and sizes[s.name] != s.replicas}
 
 
 class Deployments:
@@ -141,7 +212,7 @@ def _age(replica_set: Obj) -> tuple[str, str]:
 
 
 def _numbers(replica_set: Obj) -> Set:
-    available = (replica_set.get("status") or {}).get("availableReplicas", 0)
+    available = _total([replica_set], "availableReplicas")
     return Set(replica_set["metadata"]["name"], replica_set["spec"].get("replicas", 1), available)
 
 
@@ -196,22 +267,14 @@ def set_for(deployment: Obj, old: list[Obj], size: int) -> Obj:
     template_meta = spec["template"].get("metadata") or {}
     labels = {**(template_meta.get("labels") or {}), HASH: name}
     selector = spec["selector"]
-    return {
-        "apiVersion": REPLICA_SETS.api_version,
-        "kind": REPLICA_SETS.kind,
-        "metadata": {
-            "name": f"{meta['name'][:_LONGEST]}-{name}",
-            "namespace": meta["namespace"],
-            "labels": labels,
-            "annotations": annotations_for(deployment, None, old),
-            "ownerReferences": [owner_reference(deployment, DEPLOYMENTS)],
-        },
-        "spec": {
-            "replicas": size,
-            "selector": {**selector, "matchLabels": {**(selector.get("matchLabels") or {}), HASH: name}},
-            "template": {**spec["template"], "metadata": {**template_meta, "labels": labels}},
-        },
+    about_it = {"labels": labels, "annotations": annotations_for(deployment, None, old)}
+    made = owned(REPLICA_SETS, deployment, DEPLOYMENTS, name=f"{meta['name'][:_LONGEST]}-{name}", **about_it)
+    made["spec"] = {
+        "replicas": size,
+        "selector": {**selector, "matchLabels": {**(selector.get("matchLabels") or {}), HASH: name}},
+        "template": {**spec["template"], "metadata": {**template_meta, "labels": labels}},
     }
+    return made
 
 
 def is_complete(deployment: Obj, status: Obj) -> bool:
@@ -227,7 +290,7 @@ def status_of(deployment: Obj, new: Obj | None, old: list[Obj], now: float) -> O
     every = [*([new] if new else []), *old]
     available = _total(every, "availableReplicas")
     asked = sum(s["spec"].get("replicas", 1) for s in every)
-    status: dict[str, Any] = {
+    status: Obj = {
         "observedGeneration": deployment["metadata"].get("generation", 0),
         "replicas": _total(every, "replicas"),
         "updatedReplicas": _total([new], "replicas") if new else 0,
@@ -236,11 +299,10 @@ def status_of(deployment: Obj, new: Obj | None, old: list[Obj], now: float) -> O
         "unavailableReplicas": max(asked - available, 0),
     }
     listed = (deployment.get("status") or {}).get("conditions") or []
-    value, reason, words = "False", "MinimumReplicasUnavailable", "does not have"
-    if available >= bounds_of(deployment).least:
-        value, reason, words = "True", "MinimumReplicasAvailable", "has"
-    message = f"Deployment {words} minimum availability."
-    listed = conditions.put(listed, "Available", value, now, reason=reason, message=message)
+    enough = available >= bounds_of(deployment).least
+    reason = "MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable"
+    message = f"Deployment {'has' if enough else 'does not have'} minimum availability."
+    listed = conditions.put(listed, "Available", str(enough), now, reason=reason, message=message)
     return {**status, "conditions": _failures(every, _progress(deployment, new, status, listed, now), now)}
 
 

@@ -12,8 +12,8 @@ from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.resource import Obj
 from virtfleet.local.controllers.caches import Caches, controller_of
+from virtfleet.local.controllers.deployment import scaled
 from virtfleet.local.controllers.pods import Pod
-from virtfleet.local.controllers.rollout import scaled
 
 DELETION_TIMEOUT = 120.0  # seconds after which an eviction that was allowed but did not happen is forgotten
 
@@ -61,8 +61,7 @@ class Disruptions:
         budget = self._budgets.get(key)
         if budget is None or budget["metadata"].get("deletionTimestamp"):
             return None
-        now = time.time()
-        status = budget.get("status") or {}
+        now, status = time.time(), budget.get("status") or {}
         there = self._pods.by_index("namespace", budget["metadata"]["namespace"])
         pods = [p for p in there if not p.terminal and covers(budget, p.labels)]
         disrupted = still_disrupted(status.get("disruptedPods") or {}, pods, now)

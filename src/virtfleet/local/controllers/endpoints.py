@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from virtfleet.kube.cache import key_of
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.resource import ENDPOINT_SLICES, SERVICES, Obj, owner_reference
+from virtfleet.kube.resource import ENDPOINT_SLICES, SERVICES, Obj
 from virtfleet.local.controllers.caches import SERVICE_NAME, Caches, service_of
-from virtfleet.local.controllers.pods import Pod, template_hash
+from virtfleet.local.controllers.pods import Pod, owned, template_hash
 
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 MANAGER = "endpointslice-controller.k8s.io"
@@ -46,20 +46,8 @@ def slices(service: Obj, pods: Iterable[Pod]) -> dict[str, Obj]:
 
     def slice_of(its_ports: list[Obj]) -> Obj:
         name = f"{meta['name']}-{template_hash([meta['uid'], its_ports])[:5]}"
-        empty = {
-            "apiVersion": ENDPOINT_SLICES.api_version,
-            "kind": ENDPOINT_SLICES.kind,
-            "metadata": {
-                "name": name,
-                "namespace": meta["namespace"],
-                "labels": labels,
-                "ownerReferences": [owner_reference(service, SERVICES)],
-            },
-            "addressType": "IPv4",
-            "endpoints": [],
-            "ports": its_ports,
-        }
-        return result.setdefault(name, empty)
+        made = owned(ENDPOINT_SLICES, service, SERVICES, name=name, labels=labels)
+        return result.setdefault(name, {**made, "addressType": "IPv4", "endpoints": [], "ports": its_ports})
 
     for pod in sorted(pods, key=lambda p: p.name):
         address = next((ip for ip in pod.ips if ":" not in ip), "")

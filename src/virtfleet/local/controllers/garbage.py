@@ -109,21 +109,17 @@ class Garbage:
             self._changed(f"{kind}|{key}", cache.get(key), None)
 
     def _changed(self, item_id: str, old: Item | None, new: Item | None) -> None:
-        if new is None:
-            assert old is not None
-            if dependents := self._dependents(old.uid):
-                self._gone[old.uid] = None
-                if len(self._gone) > REMEMBERED:
-                    del self._gone[next(iter(self._gone))]
+        for owner in old.owners if old else ():
+            if new is None or owner not in new.owners:
+                self._look_at_owner(owner, item_id)
+        if new is not None and (new.owners or new.pending):
+            self._controller.queue.add(item_id)
+        elif old is not None and new is None and (dependents := self._dependents(old.uid)):
+            self._gone[old.uid] = None
+            if len(self._gone) > REMEMBERED:
+                del self._gone[next(iter(self._gone))]
             for dependent in dependents:
                 self._controller.queue.add(dependent)
-            for owner in old.owners:
-                self._look_at_owner(owner, item_id)
-        elif new.owners or new.pending:
-            self._controller.queue.add(item_id)
-            for owner in old.owners if old else ():
-                if owner not in new.owners:
-                    self._look_at_owner(owner, item_id)
 
     def _look_at_owner(self, owner: Owner, item_id: str) -> None:
         """An owner in foreground deletion may be waiting for just this object."""

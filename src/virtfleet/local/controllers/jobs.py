@@ -84,9 +84,8 @@ class Jobs:
         if ended := next((c for c in listed if c["type"] in ("Complete", "Failed") and c["status"] == "True"), None):
             await self._let_go(mine)
             return await self._expired(key, job, seconds(ended["lastTransitionTime"]), now)
-        before = status.get("failed", 0)
         status |= counted(status, mine)
-        if status["failed"] > before:
+        if status["failed"] > (job.get("status") or {}).get("failed", 0):
             self._due[job["metadata"]["uid"]] = now + min(FIRST_RETRY * 2 ** (status["failed"] - 1), LAST_RETRY)
         active = [pod for pod in mine if pod.active]
         status.setdefault("startTime", timestamp(now))
@@ -117,12 +116,13 @@ class Jobs:
 
     def _end(self, job: Obj, listed: list[Obj], end: tuple[str, str, str], now: float) -> list[Obj]:
         kind, reason, message = end
-        event = about(job, JOBS)
         if kind == "Complete":
-            self._control.recorder.normal(event, "Completed", "Job completed")
+            first = "SuccessCriteriaMet"
+            self._control.recorder.normal(about(job, JOBS), "Completed", "Job completed")
         else:
-            self._control.recorder.warning(event, reason, message)
-        for each in ("SuccessCriteriaMet" if kind == "Complete" else "FailureTarget", kind):
+            first = "FailureTarget"
+            self._control.recorder.warning(about(job, JOBS), reason, message)
+        for each in (first, kind):
             listed = conditions.put(listed, each, "True", now, reason=reason, message=message)
         return listed
 

@@ -25,20 +25,20 @@ def report(
     now: float,
 ) -> list[Condition]:
     """The conditions of a namespace on its way out: what keeps it."""
-    trouble: dict[str, tuple[str, str]] = {}
-    if remaining:
-        counts = ", ".join(sorted(f"{r.plural}.{r.group} has {n} resource instances" for r, n in remaining.items()))
-        trouble["NamespaceContentRemaining"] = ("SomeResourcesRemain", f"Some resources are remaining: {counts}")
-    if finalizers:
-        counts = ", ".join(sorted(f"{name} in {n} resource instances" for name, n in finalizers.items()))
-        message = f"Some content in the namespace has finalizers remaining: {counts}"
-        trouble["NamespaceFinalizersRemaining"] = ("SomeFinalizersRemain", message)
-    if failures:
-        why = f"Failed to delete all resource types, {len(failures)} remaining: {', '.join(sorted(failures))}"
-        trouble["NamespaceDeletionContentFailure"] = ("ContentDeletionFailed", why)
-    result = [condition for condition in listed or () if condition["type"] in trouble]
-    for kind, (reason, message) in trouble.items():
-        result = conditions.put(result, kind, "True", now, reason=reason, message=message)
+    contents = [f"{r.plural}.{r.group} has {n} resource instances" for r, n in remaining.items()]
+    holders = [f"{name} in {n} resource instances" for name, n in finalizers.items()]
+    told = "Some content in the namespace has finalizers remaining"
+    failed = f"Failed to delete all resource types, {len(failures)} remaining"
+    troubles = [
+        ("NamespaceContentRemaining", "SomeResourcesRemain", "Some resources are remaining", contents),
+        ("NamespaceFinalizersRemaining", "SomeFinalizersRemain", told, holders),
+        ("NamespaceDeletionContentFailure", "ContentDeletionFailed", failed, failures),
+    ]
+    result = listed or []
+    for kind, reason, what, which in troubles:
+        message = f"{what}: {', '.join(sorted(which))}"
+        put = conditions.put(result, kind, "True", now, reason=reason, message=message)
+        result = put if which else conditions.drop(result, kind)
     return result
 
 
@@ -71,12 +71,8 @@ class Namespaces:
 
     async def _empty(self, name: str) -> tuple[Counter[Resource], Counter[str], list[str]]:
         """Delete what is there; the answer is what still is."""
-        remaining: Counter[Resource] = Counter()
-        finalizers: Counter[str] = Counter()
-        failures: list[str] = []
-        for resource in one_version_each(self._kinds()):
-            if not resource.namespaced:
-                continue
+        remaining, finalizers, failures = Counter[Resource](), Counter[str](), list[str]()
+        for resource in (res for res in one_version_each(self._kinds()) if res.namespaced):
             try:
                 if await self._api.list(resource, name):
                     await self._api.delete_collection(resource, name)

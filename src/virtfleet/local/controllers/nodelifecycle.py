@@ -103,17 +103,16 @@ class NodeLifecycle:
         return self._signs[name][1] + self._grace - now
 
     async def _declare_unknown(self, node: NodeView) -> None:
-        reason, message = "NodeStatusUnknown", "Kubelet stopped posting node status."
+        why = {"reason": "NodeStatusUnknown", "message": "Kubelet stopped posting node status."}
         if not node.ready:
-            reason, message = "NodeStatusNeverUpdated", "Kubelet never posted node status."
-        listed = []
-        for kind in _WATCHED:
-            condition = {"type": kind, "status": "Unknown", "reason": reason, "message": message}
-            changed = node.conditions.get(kind) != "Unknown"
-            listed.append(condition | ({"lastTransitionTime": timestamp()} if changed else {}))
+            why = {"reason": "NodeStatusNeverUpdated", "message": "Kubelet never posted node status."}
+        listed = [{"type": kind, "status": "Unknown", **why} for kind in _WATCHED]
+        for condition in listed:
+            if node.conditions.get(condition["type"]) != "Unknown":
+                condition["lastTransitionTime"] = timestamp()
         await self._nodes.patch(node.name, {"status": {"conditions": listed}}, subresource="status")
-        about = Reference("v1", "Node", "", node.name, node.uid)
-        self._recorder.normal(about, "NodeNotReady", f"Node {node.name} status is now: NodeNotReady")
+        said = f"Node {node.name} status is now: NodeNotReady"
+        self._recorder.normal(Reference("v1", "Node", "", node.name, node.uid), "NodeNotReady", said)
 
     async def _unready_pods(self, name: str) -> None:
         """Nobody on a silent node says that its pods stopped answering."""
@@ -142,10 +141,8 @@ class NodeLifecycle:
         """Delete the pods whose time is over; the answer is when the next one's will be."""
         node = self._nodes.get(name)
         present = [t for t in node.taints if t.get("effect") == "NoExecute"] if node else []
-        if not present:
-            return None
         waits = []
-        for pod in self._pods.by_index("node", name):
+        for pod in self._pods.by_index("node", name) if present else ():
             end = None if pod.deleting is not None else eviction_time(pod, present)
             if end is None:
                 continue
@@ -177,9 +174,7 @@ class NodeLifecycle:
         left = self._silent_in(name)
         if left > 0:
             return left
-        if await self._nodes.find(name) is not None:
-            return None
-        for pod in orphans:
+        for pod in orphans if await self._nodes.find(name) is None else ():
             if not pod.terminal:
                 await self._mark(pod, "DeletionByPodGC", "PodGC: node no longer exists", phase="Failed")
             await self._pods.remove(pod.key, pod.uid, grace=0)

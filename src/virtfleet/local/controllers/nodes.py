@@ -13,6 +13,9 @@ from virtfleet.local.controllers.pods import Template, amounts
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+# In the affinity of a pod.
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 class NodeView(msgspec.Struct, frozen=True, eq=False):
@@ -40,8 +43,7 @@ class NodeView(msgspec.Struct, frozen=True, eq=False):
         """Whether node selector and required node affinity, which must both hold, let the template's pods in."""
         if any(self.labels.get(key) != value for key, value in template.node_selector.items()):
             return False
-        affinity = template.affinity.get("nodeAffinity") or {}
-        required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+        required = (template.affinity.get("nodeAffinity") or {}).get(REQUIRED)
         return node_selector_matches(required, self.labels, self.name)
 
 

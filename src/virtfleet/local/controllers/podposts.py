@@ -31,10 +31,9 @@ async def bind(api: KubeApi, obj: Obj, *, namespace: str, name: str, user: User,
     for _ in range(ATTEMPTS):
         pod = await api.get(PODS, name, namespace)
         _check(pod, meta)
-        if dry_run:
-            return SUCCESS
         with ignoring(is_conflict):  # somebody wrote the pod meanwhile
-            await api.replace(PODS, _bound(pod, target["name"]), subresource="binding")
+            if not dry_run:
+                await api.replace(PODS, _bound(pod, target["name"]), subresource="binding")
             return SUCCESS
     raise _conflict(name, "the pod keeps changing; try again")
 
@@ -82,7 +81,9 @@ async def evict(api: KubeApi, obj: Obj, *, namespace: str, name: str, user: User
         budget = await _budget(api, pod)
         with ignoring(is_conflict):
             if budget:
-                await _spend(api, budget, name, dry_run)
+                check(budget)
+            if budget and not dry_run:
+                await _spend(api, budget, name)
             if not dry_run:
                 await _delete(api, pod, options, exactly=budget is None)
             return SUCCESS
@@ -102,11 +103,8 @@ async def _budget(api: KubeApi, pod: Obj) -> Obj | None:
     return next((budget for budget in covering if not spares(budget, pod)), None)
 
 
-async def _spend(api: KubeApi, budget: Obj, pod: str, dry_run: bool) -> None:
-    """Take one disruption from the budget, or refuse."""
-    check(budget)
-    if dry_run:
-        return
+async def _spend(api: KubeApi, budget: Obj, pod: str) -> None:
+    """Take one disruption from the budget."""
     status = budget["status"]
     disrupted = {**(status.get("disruptedPods") or {}), pod: timestamp()}
     spent = {**status, "disruptionsAllowed": status["disruptionsAllowed"] - 1, "disruptedPods": disrupted}
@@ -150,13 +148,12 @@ def check(budget: Obj) -> None:
     if status.get("disruptionsAllowed", 0) > 0:
         return
     has, needs = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
+    why = "does not allow evicting pods currently"
     failed = conditions.find(status.get("conditions") or (), "DisruptionAllowed") or {}
     if failed.get("reason") == "SyncFailed":
-        why = f"does not allow evicting pods currently because it failed sync: {failed.get('message', '')}"
+        why += f" because it failed sync: {failed.get('message', '')}"
     elif has <= needs:
         why = f"needs {needs} healthy pods and has {has} currently"
-    else:
-        why = "does not allow evicting pods currently"
     raise _too_many(f"The disruption budget {name} {why}")
 
 

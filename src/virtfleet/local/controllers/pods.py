@@ -21,7 +21,7 @@ from virtfleet.api.names import FINAL
 from virtfleet.api.quantity import Quantity
 from virtfleet.api.times import seconds
 from virtfleet.kube.events import Reference
-from virtfleet.kube.resource import Obj, Resource, owner_reference
+from virtfleet.kube.resource import PODS, Obj, Resource, owner_reference
 from virtfleet.local.apiserver.kinds.pod_spec import is_sidecar
 
 JOB_TRACKING = "batch.kubernetes.io/job-tracking"  # a finalizer
@@ -163,19 +163,18 @@ def _as_it_is(pod: Obj) -> Obj:
     return {**spec, "containers": [{**c, "resources": has.get(c["name"], {})} for c in spec["containers"]]}
 
 
+def owned(made: Resource, owner: Obj, resource: Resource, **meta: Any) -> Obj:
+    """A new object of the kind `made`, controlled by `owner`, which is one of `resource`, and beside it."""
+    beside = {"namespace": owner["metadata"]["namespace"], "ownerReferences": [owner_reference(owner, resource)]}
+    return {"apiVersion": made.api_version, "kind": made.kind, "metadata": {**meta, **beside}}
+
+
 def pod_from_template(template: Obj, owner: Obj, resource: Resource) -> Obj:
     """A pod as the template says, controlled by `owner` and named after it."""
     meta = template.get("metadata") or {}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            **{k: meta[k] for k in ("labels", "annotations", "finalizers") if meta.get(k)},
-            "generateName": f"{owner['metadata']['name']}-",
-            "ownerReferences": [owner_reference(owner, resource)],
-        },
-        "spec": template["spec"],
-    }
+    kept = {k: meta[k] for k in ("labels", "annotations", "finalizers") if meta.get(k)}
+    name = f"{owner['metadata']['name']}-"
+    return {**owned(PODS, owner, resource, generateName=name, **kept), "spec": template["spec"]}
 
 
 def template_hash(template: Any, among: str | int = 0) -> str:

@@ -51,9 +51,8 @@ class ReplicaSets:
         replica_set = self._sets.get(key)
         if replica_set is None:
             return
-        failure = ""
-        if not replica_set["metadata"].get("deletionTimestamp"):
-            failure = await self._resize(replica_set, self._active(replica_set))
+        goes = replica_set["metadata"].get("deletionTimestamp")
+        failure = "" if goes else await self._resize(replica_set, self._active(replica_set))
         # The pods are read again: what was just created or deleted counts already.
         status = status_of(replica_set, self._active(replica_set), failure, time.time())
         await self._sets.write_status(replica_set, status)

@@ -17,9 +17,8 @@ from virtfleet.kube.resource import PODS, Obj
 from virtfleet.local.controllers.caches import Caches
 from virtfleet.local.controllers.claims import SELECTED_NODE, constraints, selected_node
 from virtfleet.local.controllers.nodes import NodeView
-from virtfleet.local.controllers.placement import place
+from virtfleet.local.controllers.placement import Book, place
 from virtfleet.local.controllers.pods import Pod
-from virtfleet.local.controllers.seats import Book
 
 NAME = "default-scheduler"
 # Seconds until waiting pods are tried again after a change, so that many changes in a row wake them once; and a little
@@ -59,10 +58,9 @@ class Scheduler:
 
     def _pod_changed(self, key: str, old: Pod | None, new: Pod | None) -> None:
         if new is None or new.terminal:
-            for pod in (old, new):
-                if pod:
-                    self._book.leave(pod.uid)
-                    self._bound.discard(pod.uid)
+            for pod in filter(None, (old, new)):
+                self._book.leave(pod.uid)
+                self._bound.discard(pod.uid)
             self._waiting.discard(key)
             if old and old.node:
                 self._wake()
@@ -141,8 +139,7 @@ class Scheduler:
         if pod.unschedulable == message:
             return
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-        if not pod.unschedulable:
-            condition["lastTransitionTime"] = timestamp()
+        condition |= {} if pod.unschedulable else {"lastTransitionTime": timestamp()}
         patch = {"status": {"conditions": [condition]}}
         await self._pods.patch(pod.key, patch, uid=pod.uid, subresource="status")
         self._recorder.warning(pod.reference, "FailedScheduling", message)

@@ -80,11 +80,6 @@ def make_storage(directory: Path, size: int | None) -> None:
         part.rename(directory / RAW_FILE)
 
 
-def remove_storage(directory: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(directory)
-
-
 class Volumes:
     """The controllers of claims and of volumes."""
 
@@ -223,10 +218,8 @@ class Volumes:
         claim = self._claims.get(key)
         if claim is None or claim["metadata"]["uid"] != ref["uid"]:
             # Data is at stake, and the cache may not know a claim that was just made.
-            live = await self._claims.find(key)
-            if live is None or live["metadata"]["uid"] != ref["uid"]:
-                return "Released"
-        return "Bound"
+            claim = await self._claims.find(key)
+        return "Bound" if claim and claim["metadata"]["uid"] == ref["uid"] else "Released"
 
     async def _reclaim(self, volume: Obj) -> None:
         """Remove the data, then the object."""
@@ -234,7 +227,8 @@ class Volumes:
         if directory is None:
             return
         async with self._storage:
-            await asyncio.to_thread(remove_storage, directory)
+            with contextlib.suppress(FileNotFoundError):
+                await asyncio.to_thread(shutil.rmtree, directory)
             await self._volumes.remove(key_of(volume), volume["metadata"]["uid"])
 
     # -- events

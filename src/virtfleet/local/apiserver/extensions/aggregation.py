@@ -7,7 +7,6 @@ reason no such header of a client ever gets through.
 
 from __future__ import annotations
 
-import base64
 import ssl
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from virtfleet.api import conditions
-from virtfleet.kube import certificates, proxy
+from virtfleet.kube import proxy
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.certificates import Credential
 from virtfleet.kube.controller import Controller
@@ -37,9 +36,8 @@ _AGAIN, _SOON = 30.0, 2.0
 
 # The check asks as a superuser, so that no aggregated server can refuse it for want of rights.
 _CHECKER = User("system:kube-aggregator", ("system:masters",))
-_REMOTE = "x-remote-"
-# These speak to this server alone.
-_CONSUMED = ("authorization", "cookie", "impersonate-")
+# What no client may say for itself, and what speaks to this server alone.
+_OURS = ("x-remote-", "authorization", "cookie", "impersonate-")
 
 
 class ApiService:
@@ -52,14 +50,10 @@ class ApiService:
         self.namespace, self.service = str(spec["service"]["namespace"]), str(spec["service"]["name"])
         self.port: int = spec["service"].get("port") or 443
         self.url = f"https://{services.host(self.namespace, self.service)}:{self.port}"
+        self.root = f"{self.url}/apis/{self.group}/{self.version}"  # below which the server answers
         self.ca_bundle: str = spec.get("caBundle") or ""
         self.insecure = bool(spec.get("insecureSkipTLSVerify"))
         self.available = conditions.holds(_conditions(obj), "Available")
-
-    @property
-    def root(self) -> str:
-        """The path below which the server answers."""
-        return f"apis/{self.group}/{self.version}"
 
 
 def _conditions(obj: Obj) -> list[Obj]:
@@ -75,13 +69,9 @@ class Aggregation:
     def __init__(
         self, store: Store, api: KubeApi, session: aiohttp.ClientSession, credential: Callable[[], Credential]
     ) -> None:
-        self._store = store
-        self._api = api
-        self._session = session
-        self._credential = credential
+        self._store, self._api, self._session, self._credential = store, api, session, credential
         self._services: dict[str, ApiService] = {}
         self._discovered: dict[str, list[Obj]] = {}  # APIService name -> entries of its APIResourceList
-        self._contexts: dict[tuple[str, bool, bytes], ssl.SSLContext] = {}
         self.controller = Controller("apiservices", self.reconcile, workers=4)
         store.follow(API_SERVICES.storage, self._changed)
         store.listen("/services", self._surroundings_changed)
@@ -112,41 +102,25 @@ class Aggregation:
         if any(unquote(segment) in (".", "..") for segment in request.rel_url.raw_path.split("/")):
             # The server behind might read another path than the one that was authorized.
             raise refusals.bad_request('invalid path: it may not contain the segments "." and ".."')
-        headers = CIMultiDict(
-            (name, value)
-            for name, value in request.headers.items()
-            if not name.lower().startswith((_REMOTE, *_CONSUMED))
-        )
+        headers = CIMultiDict(pair for pair in request.headers.items() if not pair[0].lower().startswith(_OURS))
         headers.extend(_identity_headers(user))
         return await proxy.forward(
             request, self._session, service.url + request.raw_path, ssl=self._context(service), headers=headers
         )
 
     def _context(self, service: ApiService) -> ssl.SSLContext:
-        credential = self._credential()
-        key = (service.ca_bundle, service.insecure, credential.certificate)
-        context = self._contexts.get(key)
-        if context is None:
-            # Contexts of an earlier certificate are of no more use.
-            self._contexts = {k: c for k, c in self._contexts.items() if k[2] == credential.certificate}
-            trust = base64.b64decode(service.ca_bundle)
-            context = certificates.client_context(trust, credential, insecure=service.insecure)
-            self._contexts[key] = context
-        return context
+        return services.trusting(service.ca_bundle, self._credential(), insecure=service.insecure)
 
     # --- discovery ---------------------------------------------------------------------------------------------------
 
     def extra_groups(self) -> list[Obj]:
         """The groups of aggregated servers, as APIGroupDiscovery objects."""
-        return [
-            {
-                "metadata": {"name": s.group},
-                "versions": [
-                    aggregated_version(s.group, s.version, self._discovered.get(s.name, []), stale=not s.available)
-                ],
-            }
-            for s in self._services.values()
-        ]
+        groups = []
+        for each in self._services.values():
+            listed = self._discovered.get(each.name, [])
+            version = aggregated_version(each.group, each.version, listed, stale=not each.available)
+            groups.append({"metadata": {"name": each.group}, "versions": [version]})
+        return groups
 
     # --- availability ------------------------------------------------------------------------------------------------
 
@@ -163,8 +137,7 @@ class Aggregation:
             await self._report(obj, False, error.reason, str(error))
             return None  # until Service or endpoints change
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            where = f"{service.url}/{service.root}"
-            why = f"failing or missing response from {where}: {proxy.explain(error)}"
+            why = f"failing or missing response from {service.root}: {proxy.explain(error)}"
             await self._report(obj, False, "FailedDiscoveryCheck", why)
             return _SOON
         await self._report(obj, True, "Passed", "all checks passed")
@@ -172,10 +145,9 @@ class Aggregation:
 
     async def _resources_of(self, service: ApiService) -> list[Obj]:
         """Ask for what every aggregated server has to serve."""
-        headers = {**dict(_identity_headers(_CHECKER)), "Accept": "application/json"}
         async with self._session.get(
-            f"{service.url}/{service.root}",
-            headers=headers,
+            service.root,
+            headers={**dict(_identity_headers(_CHECKER)), "Accept": "application/json"},
             ssl=self._context(service),
             timeout=_CHECK_TIMEOUT,
             allow_redirects=False,
@@ -194,8 +166,7 @@ class Aggregation:
 def _identity_headers(user: User) -> list[tuple[str, str]]:
     """How an aggregated server is told who asks."""
     headers = [("X-Remote-User", user.name), *(("X-Remote-Group", group) for group in user.groups)]
-    if user.uid:
-        headers.append(("X-Remote-Uid", user.uid))
+    headers += [("X-Remote-Uid", user.uid)] if user.uid else []
     for key, values in user.extra.items():
         headers += [(f"X-Remote-Extra-{quote(key, safe='')}", value) for value in values]
     return headers

@@ -7,15 +7,14 @@ it. Messages are those of Kubernetes. What is left out here is refused when a po
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from virtfleet.kube.errors import CODES, ApiError
 from virtfleet.kube.resource import POLICIES, POLICY_BINDINGS, Obj
 from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
-from virtfleet.local.apiserver.extensions.expressions import Condition, ExpressionError, all_hold
-from virtfleet.local.apiserver.extensions.webhook_rules import Matcher, follow
+from virtfleet.local.apiserver.extensions.webhook_rules import Condition, ExpressionError, Matcher, all_hold, follow
 from virtfleet.local.apiserver.extensions.webhooks import asked_of
 from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects.store import Store
@@ -68,8 +67,7 @@ class Policies(Admission):
     """The part of admission that checks policies, as they are in the store."""
 
     def __init__(self, store: Store, kinds: Kinds) -> None:
-        self._store = store
-        self._kinds = kinds
+        self._store, self._kinds = store, kinds
         self._policies: dict[str, Policy] = {}
         self._bindings: list[tuple[str, str]] = []  # name, and that of the policy
         follow(store, POLICIES, self._read_policies)
@@ -83,16 +81,11 @@ class Policies(Admission):
 
     async def validate(self, request: AdmissionRequest) -> None:
         """Refuse what a bound policy denies."""
-        for binding, policy, values in self._matching(request):
-            if denied := policy.denies(values):
-                why, reason = denied
-                raise _refusal(request, f"'{policy.name}' with binding '{binding}' denied request: {why}", reason)
-
-    def _matching(self, request: AdmissionRequest) -> Iterator[tuple[str, Policy, Obj]]:
         for binding, name in self._bindings:
             policy = self._policies.get(name)
-            if policy and (kind := policy.matcher.kind_of(request, self._kinds, self._store)):
-                yield binding, policy, asked_of(kind, request)
+            kind = policy.matcher.kind_of(request, self._kinds, self._store) if policy else None
+            if policy and kind and (denied := policy.denies(asked_of(kind, request))):
+                raise _refusal(request, f"'{name}' with binding '{binding}' denied request: {denied[0]}", denied[1])
 
 
 def _refusal(request: AdmissionRequest, why: str, reason: str) -> ApiError:

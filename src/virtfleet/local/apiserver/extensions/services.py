@@ -7,13 +7,18 @@ for TLS and for the Host header.
 
 from __future__ import annotations
 
+import base64
 import random
 import socket
+import ssl
 from collections.abc import Iterator
+from functools import lru_cache
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from virtfleet.kube import certificates
+from virtfleet.kube.certificates import Credential
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.objects.store import Store
 
@@ -94,6 +99,12 @@ class ClusterResolver(AbstractResolver):
     async def close(self) -> None:
         """Give up what resolves other names."""
         await self._others.close()
+
+
+@lru_cache(maxsize=256)
+def trusting(ca_bundle: str, credential: Credential | None = None, *, insecure: bool = False) -> ssl.SSLContext:
+    """For calls to a server with this CA bundle, in base64. One context for each, so that connections are kept."""
+    return certificates.client_context(base64.b64decode(ca_bundle), credential, insecure=insecure)
 
 
 def session(store: Store) -> aiohttp.ClientSession:

@@ -1,61 +1,99 @@
-"""Which webhooks and policies a write is shown to: rules, scope, selectors, and equivalent versions of a kind. Pure."""
+"""Which webhooks and policies a write is shown to: rules, scope, selectors, and equivalent versions of a kind.
+
+Conditions are in CEL, the language of admission policies: checked and compiled once, evaluated without side effects.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from virtfleet.api.selectors import Selector, from_label_selector
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.apiserver.extensions import services
 from virtfleet.local.apiserver.extensions.admission import AdmissionRequest
-from virtfleet.local.apiserver.extensions.expressions import Condition
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
 from virtfleet.local.apiserver.objects.store import Store
 
+VARIABLES = ("request", "object", "oldObject")
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Which operations on which resources. "*" stands for all."""
 
-    operations: frozenset[str]
-    groups: frozenset[str]
-    versions: frozenset[str]
-    resources: frozenset[str]
-    scope: str
+class ExpressionError(Exception):
+    """What does not compile, or has no answer for these objects."""
 
-    @classmethod
-    def of(cls, rule: Mapping[str, Any]) -> Rule:
-        """A rule of a webhook or policy."""
-        return cls(
-            frozenset(rule.get("operations") or ()),
-            frozenset(rule.get("apiGroups") or ()),
-            frozenset(rule.get("apiVersions") or ()),
-            frozenset(rule.get("resources") or ()),
-            rule.get("scope") or "*",
+
+@cache
+def _language() -> Any:
+    from cel_expr_python import cel  # a large library that a cluster without policies has no use for
+
+    return cel.NewEnv(variables=dict.fromkeys(VARIABLES, cel.Type.DYN)), cel.Type.BOOL
+
+
+def all_hold(conditions: Iterable[Condition], values: Mapping[str, Any]) -> bool:
+    """Whether all conditions hold. One that does not counts more than one that has no answer."""
+    unanswered: ExpressionError | None = None
+    for condition in conditions:
+        try:
+            if not condition.holds(values):
+                return False
+        except ExpressionError as error:
+            unanswered = error
+    if unanswered:
+        raise unanswered
+    return True
+
+
+class Condition:
+    """One expression whose value is true or false. Undeclared names and wrong types are found here already."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        environment, boolean = _language()
+        try:
+            self._compiled = environment.compile(text)
+        except RuntimeError as error:
+            why = str(error).removeprefix("INVALID_ARGUMENT: ").removesuffix(" [INVALID_ARGUMENT]")
+            raise ExpressionError(f"compilation failed: {why}") from error
+        if self._compiled.return_type() != boolean:
+            raise ExpressionError("must evaluate to bool")
+
+    def holds(self, values: Mapping[str, Any]) -> bool:
+        """`values` of all VARIABLES."""
+        try:
+            answer = self._compiled.eval(data=values)
+        except RuntimeError as error:
+            raise ExpressionError(f"expression '{self.text}' resulted in error: {error}") from error
+        if answer.type() != _language()[1]:
+            raise ExpressionError(f"expression '{self.text}' resulted in error: {answer.value()}")
+        return answer.value() is True
+
+
+def _covers(rule: Obj, operation: str, res: Resource, subresource: str) -> bool:
+    """Whether the rule of a webhook or policy is about this, in any version. "*" stands for all."""
+    return (
+        _has(rule.get("operations"), operation)
+        and _has(rule.get("apiGroups"), res.group)
+        and (rule.get("scope") or "*") in ("*", "Namespaced" if res.namespaced else "Cluster")
+        # A rule's "*" names resources without their subresources, "pods/*" pods with all of theirs.
+        and any(
+            (f"{r}/{s}" if s else r) in (rule.get("resources") or ())
+            for r in (res.plural, "*")
+            for s in (subresource, "*")
         )
-
-    def covers(self, operation: str, res: Resource, subresource: str) -> bool:
-        """Whether the rule is about this, in any version."""
-        return (
-            _has(self.operations, operation)
-            and _has(self.groups, res.group)
-            and self.scope in ("*", "Namespaced" if res.namespaced else "Cluster")
-            # A rule's "*" names resources without their subresources, "pods/*" pods with all of theirs.
-            and any((f"{r}/{s}" if s else r) in self.resources for r in (res.plural, "*") for s in (subresource, "*"))
-        )
+    )
 
 
-def _has(values: frozenset[str], wanted: str) -> bool:
-    return wanted in values or "*" in values
+def _has(values: list[str] | None, wanted: str) -> bool:
+    return values is not None and (wanted in values or "*" in values)
 
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
     """What a webhook or policy says of the writes that it is about."""
 
-    rules: tuple[Rule, ...]
+    rules: list[Obj]
     namespaces: Selector
     objects: Selector
     policy: str  # Equivalent, Exact
@@ -64,7 +102,7 @@ class Matcher:
     def of(cls, section: Obj, rules: list[Obj]) -> Matcher:
         """`section` is where the selectors and the policy are."""
         return cls(
-            tuple(Rule.of(rule) for rule in rules),
+            rules,
             from_label_selector(section.get("namespaceSelector") or {}),
             from_label_selector(section.get("objectSelector") or {}),
             section.get("matchPolicy") or "Equivalent",
@@ -83,7 +121,8 @@ class Matcher:
     def _version(self, request: AdmissionRequest, kinds: Kinds) -> Kind | None:
         """With the policy Equivalent, a rule that names another version of the kind counts as well, in that version."""
         res = request.kind.resource
-        versions = [r.versions for r in self.rules if r.covers(request.operation, res, request.subresource)]
+        covering = [rule for rule in self.rules if _covers(rule, request.operation, res, request.subresource)]
+        versions = [rule.get("apiVersions") or [] for rule in covering]
         if any(_has(v, res.version) for v in versions):
             return request.kind
         if versions and self.policy == "Equivalent":

@@ -13,18 +13,18 @@ import logging
 import ssl
 import uuid
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import aiohttp
 import orjson
 
-from virtfleet.kube import certificates, proxy
+from virtfleet.kube import proxy
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, Obj
+from virtfleet.local.apiserver.extensions import services
 from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
-from virtfleet.local.apiserver.extensions.expressions import ExpressionError, all_hold
-from virtfleet.local.apiserver.extensions.webhook_rules import Webhook, follow
+from virtfleet.local.apiserver.extensions.webhook_rules import ExpressionError, Webhook, all_hold, follow
 from virtfleet.local.apiserver.kinds.registry import Kind, Kinds
 from virtfleet.local.apiserver.objects import json_patch
 from virtfleet.local.apiserver.objects.store import Store
@@ -45,9 +45,7 @@ class Webhooks(Admission):
     """The part of admission that asks webhooks. `session` reaches Services by name."""
 
     def __init__(self, store: Store, kinds: Kinds, session: aiohttp.ClientSession) -> None:
-        self._store = store
-        self._kinds = kinds
-        self._session = session
+        self._store, self._kinds, self._session = store, kinds, session
         self._mutating: list[Webhook] = []
         self._validating: list[Webhook] = []
         for res, webhooks in ((MUTATING_WEBHOOKS, self._mutating), (VALIDATING_WEBHOOKS, self._validating)):
@@ -80,10 +78,8 @@ class Webhooks(Admission):
         if not patch:
             return
         if request.obj is None:
-            raise _internal(
-                f'admission webhook "{webhook.name}" attempted to modify the object, '
-                "which is not supported for this operation"
-            )
+            why = "attempted to modify the object, which is not supported for this operation"
+            raise _internal(f'admission webhook "{webhook.name}" {why}')
         try:
             changed = json_patch.apply(orjson.loads(orjson.dumps(request.obj)), json_patch.operations(patch))
         except json_patch.JsonPatchError as error:
@@ -111,7 +107,10 @@ class Webhooks(Admission):
         return response
 
     async def _call(self, webhook: Webhook, review: Obj) -> Any:
-        context = _trusting(webhook.ca_bundle)
+        try:
+            context = services.trusting(webhook.ca_bundle)
+        except (ssl.SSLError, ValueError) as error:
+            raise CallFailed(f"could not get REST client: unable to load root certificates: {error}") from error
         url = f"{webhook.url}{'&' if '?' in webhook.url else '?'}timeout={webhook.timeout}s"
         body = orjson.dumps(review)
         try:
@@ -141,15 +140,6 @@ class Webhooks(Admission):
 
 def _read(webhooks: list[Webhook], configurations: list[Obj]) -> None:
     webhooks[:] = [webhook for each in configurations for webhook in Webhook.of_configuration(each)]
-
-
-@lru_cache(maxsize=256)
-def _trusting(ca_bundle: str) -> ssl.SSLContext:
-    """One context per bundle, so that connections are kept."""
-    try:
-        return certificates.client_context(base64.b64decode(ca_bundle))
-    except (ssl.SSLError, ValueError) as error:
-        raise CallFailed(f"could not get REST client: unable to load root certificates: {error}") from error
 
 
 def asked_of(kind: Kind, request: AdmissionRequest) -> Obj:
@@ -227,9 +217,9 @@ def _checked(answer: Any, uid: str, *, mutating: bool) -> Obj:
     ):
         if is_wrong:
             raise bad(why)
+    if patch and patch_type != "JSONPatch":
+        raise CallFailed(f'unsupported patch type "{patch_type}"')
     if patch:
-        if patch_type != "JSONPatch":
-            raise CallFailed(f'unsupported patch type "{patch_type}"')
         try:
             response["patch"] = orjson.loads(base64.b64decode(patch, validate=True))
         except ValueError as error:
@@ -242,9 +232,8 @@ def _denied(name: str, status: Obj) -> ApiError:
     why = status.get("message") or status.get("reason")
     message = f"{denied}: {why}" if why else f"{denied} without explanation"
     code = status.get("code") or 0
-    return ApiError(
-        status.get("reason") or "", message, code=code if code >= 400 else 400, details=status.get("details")
-    )
+    code = code if code >= 400 else 400
+    return ApiError(status.get("reason") or "", message, code=code, details=status.get("details"))
 
 
 def _internal(message: str) -> ApiError:

@@ -12,7 +12,7 @@ from typing import Any
 
 from virtfleet.api.selectors import SelectorError, from_label_selector
 from virtfleet.kube.resource import ADMISSION, RBAC, Obj
-from virtfleet.local.apiserver.extensions.expressions import Condition, ExpressionError
+from virtfleet.local.apiserver.extensions.webhook_rules import Condition, ExpressionError
 from virtfleet.local.apiserver.kinds.registry import Rules
 from virtfleet.local.apiserver.objects import causes
 from virtfleet.local.apiserver.objects.causes import Cause

@@ -52,8 +52,7 @@ class Call:
 
     user: User
     dry_run: bool = False
-    field_validation: str = "Ignore"  # Ignore, Warn, Strict: what to do about fields that are unknown or given twice
-    duplicates: list[str] = field(default_factory=list)  # faults of that kind which the decoder found
+    field_validation: str = "Ignore"  # Ignore, Warn, Strict: what to do about unknown fields
     warnings: list[str] = field(default_factory=list)
     options: Obj | None = None  # as webhooks see them
     patches: bool = False  # what it means to write has been made of the stored object
@@ -322,7 +321,7 @@ class Operations:
         try:
             _check_type(kind, obj)
             record = obj["metadata"].pop("managedFields", None)
-            faults = [*call.duplicates, *(f'unknown field "{path}"' for path in _fit(kind, obj, old))]
+            faults = [f'unknown field "{path}"' for path in _fit(kind, obj, old)]
             if faults and call.field_validation == "Strict":
                 raise refusals.undecodable(kind.resource, f"strict decoding error: {', '.join(faults)}")
         except ApiError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from virtfleet.kube.resource import CLUSTER_ROLES, ROLES, Obj
+from virtfleet.kube.resource import CLUSTER_ROLES, ROLES, Obj, Resource
 from virtfleet.local.apiserver.extensions.admission import Admission, AdmissionRequest
 from virtfleet.local.apiserver.objects import refusals
 from virtfleet.local.apiserver.objects.causes import quoted
@@ -17,6 +17,12 @@ from virtfleet.local.apiserver.rights.rbac import EVERYTHING, GROUP, Authorizer,
 
 _ROLES = ("roles", "clusterroles")
 _BINDINGS = ("rolebindings", "clusterrolebindings")
+_TITLES = {  # of a rule's fields, as Kubernetes prints them
+    "nonResourceURLs": "NonResourceURLs",
+    "apiGroups": "APIGroups",
+    "resources": "Resources",
+    "resourceNames": "ResourceNames",
+}
 
 
 class EscalationGuard(Admission):
@@ -36,25 +42,22 @@ class EscalationGuard(Admission):
             self._guard_binding(request, request.obj)
 
     def _guard_role(self, request: AdmissionRequest, role: Obj) -> None:
-        if not self._may(request, "escalate", request.kind.resource.plural, request.name):
+        if not self._may(request, "escalate", request.kind.resource, request.name):
             # An aggregated role may come to hold anything.
             self._confirm(request, EVERYTHING if role.get("aggregationRule") else role.get("rules") or ())
 
     def _guard_binding(self, request: AdmissionRequest, binding: Obj) -> None:
         ref = binding["roleRef"]
         kind, place = (CLUSTER_ROLES, "") if ref["kind"] == "ClusterRole" else (ROLES, request.namespace)
-        if self._may(request, "bind", kind.plural, ref["name"]):
+        if self._may(request, "bind", kind, ref["name"]):
             return
         rules = self._authorizer.role_rules(place, ref["name"])
         if rules is None:
             raise refusals.not_found(kind, ref["name"])
         self._confirm(request, rules)
 
-    def _may(self, request: AdmissionRequest, verb: str, plural: str, name: str) -> bool:
-        attributes = Attributes(
-            request.user, verb, group=GROUP, resource=plural, namespace=request.namespace, name=name
-        )
-        return self._authorizer(attributes)
+    def _may(self, request: AdmissionRequest, verb: str, res: Resource, name: str) -> bool:
+        return self._authorizer(Attributes(request.user, verb, GROUP, "", res.plural, "", request.namespace, name))
 
     def _confirm(self, request: AdmissionRequest, rules: Iterable[Rule]) -> None:
         missing = self._authorizer.missing(request.user, rules, request.namespace)
@@ -75,15 +78,6 @@ def _compact(atoms: Iterable[Rule]) -> set[str]:
     """Rules as Kubernetes prints them, those that differ in their verb alone as one."""
     verbs: dict[str, list[str]] = {}
     for atom in atoms:
-        parts = [
-            f"{title}:[{' '.join(quoted(v) for v in atom[field])}]"
-            for field, title in (
-                ("nonResourceURLs", "NonResourceURLs"),
-                ("apiGroups", "APIGroups"),
-                ("resources", "Resources"),
-                ("resourceNames", "ResourceNames"),
-            )
-            if field in atom
-        ]
+        parts = [f"{_TITLES[field]}:[{quoted(atom[field][0])}]" for field in _TITLES if field in atom]
         verbs.setdefault(", ".join(parts), []).append(quoted(atom["verbs"][0]))
     return {f"{{{what}, Verbs:[{' '.join(dict.fromkeys(v))}]}}" for what, v in verbs.items()}

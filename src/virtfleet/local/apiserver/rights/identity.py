@@ -47,8 +47,7 @@ class Identity:
     """The authenticator of the HTTP server."""
 
     def __init__(self, tokens: ServiceAccountTokens, authorize: Authorizer) -> None:
-        self._tokens = tokens
-        self._authorize = authorize
+        self._tokens, self._authorize = tokens, authorize
 
     async def __call__(self, request: web.Request) -> User:
         try:
@@ -62,7 +61,7 @@ class Identity:
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             return None
-        return self._tokens.verify(token.strip()).user
+        return self._tokens.verify(token.strip())[0]
 
     def _impersonated(self, request: web.Request, user: User) -> User:
         """The user that is asked to be impersonated (kubectl --as), if the caller may be everything of it."""
@@ -75,24 +74,17 @@ class Identity:
         groups, uid = asked.get("impersonate-group", ()), asked.get("impersonate-uid", ("",))[0]
         extra = {k.removeprefix(_AS_EXTRA): values for k, values in asked.items() if k.startswith(_AS_EXTRA)}
         namespace, account = service_account(name)
-
-        def check(resource: str, named: str, **more: str) -> None:
-            attributes = Attributes(user, "impersonate", resource=resource, name=named, **more)
+        itself = {"resource": "serviceaccounts", "name": account, "namespace": namespace}
+        wanted = [itself if account else {"resource": "users", "name": name}]
+        wanted += [{"resource": "groups", "name": group} for group in groups]
+        about = {"group": "authentication.k8s.io"}
+        wanted += [{**about, "resource": "uids", "name": uid}] if uid else []
+        for key, values in extra.items():
+            wanted += [{**about, "resource": "userextras", "subresource": key, "name": value} for value in values]
+        for each in wanted:
+            attributes = Attributes(user, "impersonate", **each)
             if not self._authorize(attributes):
                 raise refusals.forbidden(attributes)
-
-        if account:
-            check("serviceaccounts", account, namespace=namespace)
-        else:
-            check("users", name)
-        for group in groups:
-            check("groups", group)
-        if uid:
-            check("uids", uid, group="authentication.k8s.io")
-        for key, values in extra.items():
-            for value in values:
-                check("userextras", value, group="authentication.k8s.io", subresource=key)
-
         if name == ANONYMOUS.name:
             return User(name, groups or ANONYMOUS.groups, uid, extra)
         if account and not groups:

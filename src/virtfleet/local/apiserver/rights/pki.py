@@ -28,13 +28,8 @@ _AUTHORITY = Lifespan(3650 * DAY, 365 * DAY)
 _LEAF = Lifespan(365 * DAY, 90 * DAY)
 FRONT_PROXY = "front-proxy-client"
 _NAMES = (
-    "localhost",
-    "kubernetes",
-    "kubernetes.default",
-    "kubernetes.default.svc",
-    "kubernetes.default.svc.cluster.local",
-    "127.0.0.1",
-    "::1",
+    *("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"),
+    *("kubernetes.default.svc.cluster.local", "127.0.0.1", "::1"),
 )
 _KEY = "sa.key"
 
@@ -85,10 +80,7 @@ class Pki:
 
     def kubeconfig(self, server: str, credential: Credential) -> str:
         """A kubeconfig for the server's URL."""
-        user = {
-            "client-certificate-data": _base64(credential.certificate),
-            "client-key-data": _base64(credential.key),
-        }
+        user = {"client-certificate-data": _base64(credential.certificate), "client-key-data": _base64(credential.key)}
         cluster = {"server": server, "certificate-authority-data": _base64(self.authority.bundle)}
         return yaml.safe_dump(
             {

@@ -6,16 +6,22 @@ binding changes; a check then costs one look-up in a dictionary.
 
 There is no node authorizer that follows which pods a node runs: members of system:nodes have the fixed role
 system:node, which lets a node agent do to every node's objects what it needs to do to its own.
+
+ClusterRoles with an aggregationRule are the sum of others. `admin`, `edit` and `view` are such roles: what an operator
+labels as aggregated to them, their holders may do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import orjson
 
+from virtfleet.api.selectors import from_label_selector
+from virtfleet.kube.api import KubeApi
+from virtfleet.kube.controller import Controller
 from virtfleet.kube.resource import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES, Obj
 from virtfleet.local.apiserver.objects.store import Change, Record, Store
 from virtfleet.local.apiserver.rights.access import Attributes, User
@@ -26,10 +32,7 @@ Rule = Mapping[str, Any]  # a PolicyRule
 
 # Remembered look-ups; the index itself answers a hundred times slower but fast enough to start over.
 _MEMORY = 16384
-EVERYTHING = (
-    {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]},
-    {"verbs": ["*"], "nonResourceURLs": ["*"]},
-)
+EVERYTHING = ({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}, {"verbs": ["*"], "nonResourceURLs": ["*"]})
 
 
 class _Role:
@@ -73,19 +76,12 @@ def _keys(group: str, resource: str, subresource: str) -> list[tuple[str, str]]:
 _RoleKey = tuple[str, str]  # (namespace, name); the namespace of a ClusterRole is ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Binding:
-    namespace: str  # "": everywhere
-    role: _RoleKey
-    subjects: tuple[tuple[str, str], ...]
-
-    @classmethod
-    def of(cls, record: Record) -> _Binding:
-        binding = orjson.loads(record.data)
-        ref = binding["roleRef"]
-        role = ("" if ref["kind"] == "ClusterRole" else record.namespace, ref["name"])
-        subjects = (_subject(s, record.namespace) for s in binding.get("subjects") or ())
-        return cls(record.namespace, role, tuple(subjects))
+def _binding(record: Record) -> tuple[_RoleKey, list[tuple[str, str]]]:
+    """The role that a binding gives, and its subjects."""
+    binding = orjson.loads(record.data)
+    ref = binding["roleRef"]
+    role = ("" if ref["kind"] == "ClusterRole" else record.namespace, ref["name"])
+    return role, [_subject(s, record.namespace) for s in binding.get("subjects") or ()]
 
 
 def _subject(subject: Obj, namespace: str) -> tuple[str, str]:
@@ -99,8 +95,9 @@ class Authorizer:
 
     def __init__(self, store: Store) -> None:
         self._roles: dict[_RoleKey, _Role] = {}
-        self._bindings: dict[tuple[str, str], dict[_RoleKey, _Binding]] = {}  # by subject, then by place and name
-        self._remembered: dict[tuple[object, ...], tuple[frozenset[str], ...]] = {}
+        # By subject, then by namespace ("" everywhere) and name of the binding: the role.
+        self._bindings: dict[tuple[str, str], dict[tuple[str, str], _RoleKey]] = {}
+        self._remembered = lru_cache(_MEMORY)(self._grants)
         for kind in (CLUSTER_ROLES, ROLES):
             store.follow(kind.storage, self._role_changed)
         for kind in (CLUSTER_ROLE_BINDINGS, ROLE_BINDINGS):
@@ -111,17 +108,17 @@ class Authorizer:
         self._roles.pop((record.namespace, record.name), None)
         if change.type != "DELETED":
             self._roles[record.namespace, record.name] = _Role(orjson.loads(record.data).get("rules") or ())
-        self._remembered.clear()
+        self._remembered.cache_clear()
 
     def _binding_changed(self, change: Change) -> None:
         key = (change.record.namespace, change.record.name)
-        for subject in _Binding.of(change.previous).subjects if change.previous else ():
+        for subject in _binding(change.previous)[1] if change.previous else ():
             self._bindings.get(subject, {}).pop(key, None)
         if change.type != "DELETED":
-            binding = _Binding.of(change.record)
-            for subject in binding.subjects:
-                self._bindings.setdefault(subject, {})[key] = binding
-        self._remembered.clear()
+            role, subjects = _binding(change.record)
+            for subject in subjects:
+                self._bindings.setdefault(subject, {})[key] = role
+        self._remembered.cache_clear()
 
     # --- decisions ---------------------------------------------------------------------------------------------------
 
@@ -129,28 +126,24 @@ class Authorizer:
         if MASTERS in a.user.groups:
             return True
         if not a.resource:
-            return any(role.allows_path(a.verb, a.path) for role in self._granted(a.user, ""))
-        grants = self._lookup(a.user, a.verb, a.group, a.resource, a.subresource, a.namespace)
+            return any(role.allows_path(a.verb, a.path) for role in self._granted(a.user.name, a.user.groups, ""))
+        resource = (a.group, a.resource, a.subresource)
+        grants = self._remembered(a.user.name, a.user.groups, a.namespace, a.verb, resource)
         return any(not names or a.name in names for names in grants)
 
-    def _lookup(self, user: User, *asked: str) -> tuple[frozenset[str], ...]:
+    def _grants(
+        self, user: str, groups: tuple[str, ...], namespace: str, verb: str, resource: tuple[str, str, str]
+    ) -> tuple[frozenset[str], ...]:
         """Each grant of the verb on the resource: the names that it is limited to (none: all)."""
-        key = (user.name, user.groups, asked)
-        grants = self._remembered.get(key)
-        if grants is None:
-            verb, group, resource, subresource, namespace = asked
-            keys = _keys(group, resource, subresource)
-            grants = tuple(names for role in self._granted(user, namespace) for names in role.names(verb, keys))
-            if len(self._remembered) >= _MEMORY:
-                self._remembered.clear()
-            self._remembered[key] = grants
-        return grants
+        keys = _keys(*resource)
+        roles = self._granted(user, groups, namespace)
+        return tuple(names for role in roles for names in role.names(verb, keys))
 
-    def _granted(self, user: User, namespace: str) -> Iterator[_Role]:
+    def _granted(self, user: str, groups: tuple[str, ...], namespace: str) -> Iterator[_Role]:
         """The user's roles in a namespace, those that hold everywhere included."""
-        for subject in (("User", user.name), *(("Group", g) for g in user.groups)):
-            for binding in self._bindings.get(subject, {}).values():
-                if binding.namespace in ("", namespace) and (role := self._roles.get(binding.role)):
+        for subject in (("User", user), *(("Group", group) for group in groups)):
+            for (place, _), key in self._bindings.get(subject, {}).items():
+                if place in ("", namespace) and (role := self._roles.get(key)):
                     yield role
 
     # --- what a user may do altogether -------------------------------------------------------------------------------
@@ -159,7 +152,7 @@ class Authorizer:
         """Every rule that holds for the user in the namespace."""
         if MASTERS in user.groups:
             return list(EVERYTHING)
-        return [rule for role in self._granted(user, namespace) for rule in role.rules]
+        return [rule for role in self._granted(user.name, user.groups, namespace) for rule in role.rules]
 
     def role_rules(self, namespace: str, name: str) -> tuple[Rule, ...] | None:
         """The rules of a role; of a ClusterRole where the namespace is empty."""
@@ -196,3 +189,36 @@ def _holds(held: _Role, atom: Rule) -> bool:
     wanted = atom.get("resourceNames", [None])[0]
     grants = held.names(verb, _keys(atom["apiGroups"][0], resource, subresource))
     return any(not names or wanted in names for names in grants)
+
+
+class AggregatedRoles:
+    """Keeps the rules of every role with an aggregationRule. Run `controller`."""
+
+    def __init__(self, store: Store, api: KubeApi) -> None:
+        self._store, self._api = store, api
+        self.controller = Controller("aggregated-roles", self.reconcile)
+        # Which sums a role is part of may have changed with it; all are looked at, there are few.
+        store.listen(CLUSTER_ROLES.storage, lambda _: self.controller.queue.add("all"))
+        self.controller.queue.add("all")
+
+    async def reconcile(self, _: str) -> None:
+        """Give every sum the rules of its parts."""
+        roles = self._store.objects(CLUSTER_ROLES.storage)
+        for role in roles:
+            if role.get("aggregationRule"):
+                rules = _summed(role, roles)
+                if rules != (role.get("rules") or []):
+                    meta = role["metadata"]
+                    patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, "rules": rules}
+                    await self._api.patch(CLUSTER_ROLES, meta["name"], patch)
+
+
+def _summed(role: Obj, roles: list[Obj]) -> list[Obj]:
+    """The rules that an aggregated role should have: those of all roles that it selects, each once, by role name."""
+    selectors = [from_label_selector(s) for s in role["aggregationRule"].get("clusterRoleSelectors") or ()]
+    rules: list[Obj] = []
+    for part in sorted(roles, key=lambda r: str(r["metadata"]["name"])):
+        meta = part["metadata"]
+        if meta["name"] != role["metadata"]["name"] and any(s.matches(meta.get("labels")) for s in selectors):
+            rules += [rule for rule in part.get("rules") or () if rule not in rules]
+    return rules

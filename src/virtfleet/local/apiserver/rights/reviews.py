@@ -24,21 +24,18 @@ class Reviews:
     """All reviews, by the place where they are POSTed to."""
 
     def __init__(self, tokens: ServiceAccountTokens, authorizer: Authorizer) -> None:
-        self._tokens = tokens
-        self._authorizer = authorizer
+        self._tokens, self._authorizer = tokens, authorizer
 
     def posts(self) -> dict[tuple[str, str, str], Post]:
         """By group, plural and subresource."""
-        questions: dict[tuple[str, str], Callable[[Obj, User], Obj]] = {
-            (AUTHENTICATION, "tokenreviews"): self._token,
-            (AUTHENTICATION, "selfsubjectreviews"): self._self,
-            (AUTHORIZATION, "subjectaccessreviews"): self._access,
-            (AUTHORIZATION, "selfsubjectaccessreviews"): self._self_access,
-            (AUTHORIZATION, "selfsubjectrulesreviews"): self._self_rules,
+        return {
+            (AUTHENTICATION, "tokenreviews", ""): _post(self._token),
+            (AUTHENTICATION, "selfsubjectreviews", ""): _post(lambda obj, user: {"userInfo": user_info(user)}),
+            (AUTHORIZATION, "subjectaccessreviews", ""): _post(self._access),
+            (AUTHORIZATION, "selfsubjectaccessreviews", ""): _post(self._decide),
+            (AUTHORIZATION, "selfsubjectrulesreviews", ""): _post(self._self_rules),
+            ("", "serviceaccounts", "token"): self._tokens.request,
         }
-        posts: dict[tuple[str, str, str], Post] = {(*place, ""): _post(q) for place, q in questions.items()}
-        posts["", "serviceaccounts", "token"] = self._tokens.request
-        return posts
 
     def _token(self, obj: Obj, user: User) -> Obj:
         spec = obj.get("spec") or {}
@@ -46,28 +43,21 @@ class Reviews:
         if not token:
             raise bad_request("token is required for TokenReview in authentication")
         try:
-            verified = self._tokens.verify(token, spec.get("audiences") or (ISSUER,))
+            verified, audiences = self._tokens.verify(token, spec.get("audiences") or (ISSUER,))
         except Unauthenticated as why:
             return {"user": {}, "error": str(why)}
-        answer: Obj = {"authenticated": True, "user": user_info(verified.user)}
-        return {**answer, "audiences": list(verified.audiences)}
-
-    def _self(self, obj: Obj, user: User) -> Obj:
-        return {"userInfo": user_info(user)}
+        return {"authenticated": True, "user": user_info(verified), "audiences": audiences}
 
     def _access(self, obj: Obj, user: User) -> Obj:
         spec = obj.get("spec") or {}
         if not spec.get("user") and not spec.get("groups"):
             raise _invalid("spec.user", "", "at least one of user or group must be specified")
         extra = {key: tuple(values) for key, values in (spec.get("extra") or {}).items()}
-        return self._decide(
-            spec, User(spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""), extra)
-        )
+        groups = tuple(spec.get("groups") or ())
+        return self._decide(obj, User(spec.get("user", ""), groups, spec.get("uid", ""), extra))
 
-    def _self_access(self, obj: Obj, user: User) -> Obj:
-        return self._decide(obj.get("spec") or {}, user)
-
-    def _decide(self, spec: Obj, user: User) -> Obj:
+    def _decide(self, obj: Obj, user: User) -> Obj:
+        spec = obj.get("spec") or {}
         resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
         if (resource is None) == (path is None):
             either = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
@@ -101,14 +91,8 @@ def _invalid(field: str, value: Any, why: str) -> ApiError:
 
 def user_info(user: User) -> Obj:
     """A user in the form that reviews and admission requests carry."""
-    info: Obj = {"username": user.name}
-    if user.uid:
-        info["uid"] = user.uid
-    if user.groups:
-        info["groups"] = list(user.groups)
-    if user.extra:
-        info["extra"] = {key: list(values) for key, values in user.extra.items()}
-    return info
+    extra = {key: list(values) for key, values in user.extra.items()}
+    return _without_empty({"username": user.name, "uid": user.uid, "groups": list(user.groups), "extra": extra})
 
 
 def _without_empty(rule: Any) -> Obj:

@@ -1,31 +1,31 @@
 """Service-account tokens: signed, for an audience and a time, and good only while what they are bound to exists.
 
 TokenRequest issues them (kubectl create token, the node agent for projected volumes); the authenticator and TokenReview
-check them. The cluster's key is an ECDSA P-256 one in a PEM file.
+check them. The cluster's key is an ECDSA P-256 one in a PEM file. Secrets of type service-account-token are filled with
+a token that lasts as long as the Secret does.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import time
 import uuid
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import jwt
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.types import Options
 
 from virtfleet.api import times
+from virtfleet.kube.api import KubeApi
 from virtfleet.kube.authority import dump_keys, load_keys
-from virtfleet.kube.errors import ApiError
+from virtfleet.kube.controller import Controller
+from virtfleet.kube.errors import ApiError, ignoring, is_conflict, is_not_found
 from virtfleet.kube.resource import NODES, PODS, SECRETS, SERVICE_ACCOUNTS, Obj, Resource
 from virtfleet.local.apiserver.objects import refusals
-from virtfleet.local.apiserver.objects.store import Store
+from virtfleet.local.apiserver.objects.store import Change, Record, Store
 from virtfleet.local.apiserver.rights.access import User
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
@@ -34,6 +34,10 @@ SHORTEST, DEFAULT, LONGEST = 600, 3600, 1 << 32
 _GRACE = 60
 
 _CLAIM = "kubernetes.io"
+_SECRET_TYPE: Final = "kubernetes.io/service-account-token"
+_ACCOUNT: Final = "kubernetes.io/service-account.name"
+_ACCOUNT_UID: Final = "kubernetes.io/service-account.uid"
+_SELF: Final = User("system:serviceaccount:kube-system:token-controller")
 _BINDABLE = {"Pod": PODS, "Secret": SECRETS, "Node": NODES}
 
 
@@ -53,22 +57,15 @@ class SigningKey:
 
     def sign(self, claims: dict[str, Any]) -> str:
         """A token."""
-        return jwt.encode(claims, self._key, algorithm="ES256", headers={"kid": _key_id(self._key)})
+        return jwt.encode(claims, self._key, algorithm="ES256")
 
     def verify(self, token: str) -> dict[str, Any]:
         """The claims, whose signature is right; nothing else is checked."""
         try:
             options: Options = {"verify_aud": False, "verify_exp": False, "verify_nbf": False, "verify_iat": False}
-            claims: dict[str, Any] = jwt.decode(token, self._key.public_key(), algorithms=["ES256"], options=options)
+            return jwt.decode(token, self._key.public_key(), algorithms=["ES256"], options=options)
         except jwt.InvalidTokenError as error:
             raise Unauthenticated(f"the token cannot be read: {error}") from error
-        return claims
-
-
-def _key_id(key: ec.EllipticCurvePrivateKey) -> str:
-    form = serialization.PublicFormat.SubjectPublicKeyInfo
-    digest = hashlib.sha256(key.public_key().public_bytes(serialization.Encoding.DER, form)).digest()
-    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
 def service_account(user: str) -> tuple[str, str]:
@@ -84,14 +81,6 @@ def service_account_groups(namespace: str) -> tuple[str, ...]:
     return "system:serviceaccounts", f"system:serviceaccounts:{namespace}"
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """A token's user, and those of the asked audiences that it is for."""
-
-    user: User
-    audiences: tuple[str, ...]
-
-
 class ServiceAccountTokens:
     """Issues and checks tokens. `store` says what exists."""
 
@@ -103,8 +92,8 @@ class ServiceAccountTokens:
 
     # --- checking ----------------------------------------------------------------------------------------------------
 
-    def verify(self, token: str, audiences: Collection[str] = (ISSUER,)) -> Verified:
-        """Whose token this is, if it is good now."""
+    def verify(self, token: str, audiences: Collection[str] = (ISSUER,)) -> tuple[User, list[str]]:
+        """Whose token this is, if it is good now, and for which of the asked audiences."""
         claims = self._claims(token)
         now = time.time()
         if claims.get("iss") != ISSUER:
@@ -113,10 +102,10 @@ class ServiceAccountTokens:
             raise Unauthenticated("the token has expired")
         if now < claims.get("nbf", 0):
             raise Unauthenticated("the token is not valid yet")
-        common = tuple(a for a in audiences if a in claims.get("aud", ()))
+        common = [a for a in audiences if a in claims.get("aud", ())]
         if not common:
             raise Unauthenticated(f"the token is for {claims.get('aud')}, not for {list(audiences)}")
-        return Verified(self._user(claims), common)
+        return self._user(claims), common
 
     def _user(self, claims: dict[str, Any]) -> User:
         private = claims[_CLAIM]
@@ -185,16 +174,64 @@ class ServiceAccountTokens:
             raise refusals.not_found(res, ref["name"])
         if ref.get("uid") and ref["uid"] != bound["metadata"]["uid"]:
             why = f"the UID in the bound object reference ({ref['uid']}) does not match the UID in record. "
-            why += "The object might have been deleted and then recreated"
-            raise refusals.conflict(res, ref["name"], why)
+            raise refusals.conflict(res, ref["name"], f"{why}The object might have been deleted and then recreated")
         claims = {kind.lower(): {"name": ref["name"], "uid": bound["metadata"]["uid"]}}
         if res is PODS:
             if bound["spec"].get("serviceAccountName") != account:
-                raise ApiError(
-                    "BadRequest",
-                    f'cannot bind token for serviceaccount "{account}" '
-                    "to pod running with different serviceaccount name.",
-                )
+                to = "to pod running with different serviceaccount name."
+                raise ApiError("BadRequest", f'cannot bind token for serviceaccount "{account}" {to}')
             if node := self._store.read(NODES.storage, "", bound["spec"].get("nodeName", "")):
                 claims["node"] = {"name": node["metadata"]["name"], "uid": node["metadata"]["uid"]}
         return claims
+
+
+class AccountSecrets:
+    """Fills Secrets of type service-account-token. Run `controller`. `bundle` is in PEM."""
+
+    def __init__(self, store: Store, api: KubeApi, tokens: ServiceAccountTokens, bundle: bytes) -> None:
+        self._store, self._api, self._tokens, self._bundle = store, api, tokens, bundle
+        self.controller = Controller("account-secrets", self.reconcile)
+        store.follow(SECRETS.storage, lambda change: self._seen(change.record))
+        store.listen(SERVICE_ACCOUNTS.storage, self._account_changed)
+
+    def _account_changed(self, change: Change) -> None:
+        """An account that goes takes its Secrets along."""
+        for record in self._store.scan(SECRETS.storage, change.record.namespace):
+            self._seen(record)
+
+    def _seen(self, record: Record) -> None:
+        if _SECRET_TYPE.encode() in record.data:
+            self.controller.queue.add(f"{record.namespace}/{record.name}")
+
+    async def reconcile(self, key: str) -> None:
+        namespace, _, name = key.partition("/")
+        secret = self._store.read(SECRETS.storage, namespace, name)
+        if secret is None or secret.get("type") != _SECRET_TYPE or secret["metadata"].get("deletionTimestamp"):
+            return
+        meta = secret["metadata"]
+        notes, data = meta.get("annotations") or {}, secret.get("data") or {}
+        account = self._store.read(SERVICE_ACCOUNTS.storage, namespace, notes.get(_ACCOUNT, ""))
+        uid = account["metadata"]["uid"] if account else ""
+        if account is None or notes.get(_ACCOUNT_UID, uid) != uid:
+            with ignoring(is_not_found, is_conflict):
+                await self._api.delete(SECRETS, name, namespace, uid=meta["uid"])
+            return
+        known = {"ca.crt": _encoded(self._bundle), "namespace": _encoded(namespace.encode())}
+        if known.items() <= data.items() and data.get("token") and _ACCOUNT_UID in notes:
+            return
+        if not data.get("token"):
+            known["token"] = _encoded((await self._token(secret, notes[_ACCOUNT])).encode())
+        about = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"], "annotations": {_ACCOUNT_UID: uid}}
+        with ignoring(is_not_found):
+            await self._api.patch(SECRETS, name, {"metadata": about, "data": known}, namespace)
+
+    async def _token(self, secret: Obj, account: str) -> str:
+        meta = secret["metadata"]
+        bound = {"kind": SECRETS.kind, "apiVersion": "v1", "name": meta["name"], "uid": meta["uid"]}
+        asked = {"spec": {"expirationSeconds": LONGEST, "boundObjectRef": bound}}
+        given = await self._tokens.request(asked, namespace=meta["namespace"], name=account, user=_SELF, dry_run=False)
+        return str(given["status"]["token"])
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -39,84 +39,68 @@ class Discovery:
     """Documents below /api and /apis. `extra_groups` gives APIGroupDiscovery objects of aggregated servers."""
 
     def __init__(self, kinds: Kinds, extra_groups: Callable[[], list[Obj]] = list) -> None:
-        self._kinds = kinds
-        self._extra_groups = extra_groups
+        self._kinds, self._extra_groups = kinds, extra_groups
 
     def handler(self, path: str) -> Document | None:
         """What answers for a path; None where there is no such document."""
-        parts = path.strip("/").split("/")
-        if path in ("/api", "/apis"):
-            return self._root
-        if parts[0] == "api" and len(parts) == 2:
-            return self._resources("", parts[1])
-        if parts[0] == "apis" and len(parts) == 2:
-            return self._group(parts[1])
-        if parts[0] == "apis" and len(parts) == 3:
-            return self._resources(parts[1], parts[2])
+        match path.strip("/").split("/"):
+            case ["api" | "apis"]:
+                return self._root
+            case ["api", version]:
+                return self._resources("", version)
+            case ["apis", group]:
+                return self._group(group)
+            case ["apis", group, version]:
+                return self._resources(group, version)
         return None
 
     async def _root(self, request: web.Request) -> web.StreamResponse:
         legacy = request.path.rstrip("/") == "/api"
         if AGGREGATED in request.headers.get("Accept", "").replace(" ", ""):
-            return _aggregated(request, self._core() if legacy else self._named())
+            groups = [group for group in self._groups() if legacy == (not group["metadata"]["name"])]
+            document = {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}}
+            body = orjson.dumps({**document, "items": groups})
+            return cached(request, body, hashlib.sha256(body).hexdigest().upper(), AGGREGATED_TYPE)
         if not legacy:
-            groups = [_legacy_group(group) for group in self._named()]
-            return _json({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+            return _json({"kind": "APIGroupList", "apiVersion": "v1", "groups": self._named()})
         address = {"clientCIDR": "0.0.0.0/0", "serverAddress": request.host}
         return _json({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [address]})
 
     def _group(self, name: str) -> Document | None:
-        groups = [group for group in self._named() if group["metadata"]["name"] == name]
-        if not groups:
-            return None
-        return _constant({"kind": "APIGroup", "apiVersion": "v1", **_legacy_group(groups[0])})
+        found = next((group for group in self._named() if group["name"] == name), None)
+        return _constant({"kind": "APIGroup", "apiVersion": "v1", **found}) if found else None
 
     def _resources(self, group: str, version: str) -> Document | None:
         """None for what other servers serve: they are asked themselves."""
-        kinds = [k for k in self._kinds if (k.resource.group, k.resource.version) == (group, version)]
-        if not kinds:
+        resources = self._entries().get((group, version))
+        if resources is None:
             return None
-        resources = [entry for kind in sorted(kinds, key=_plural) for entry in _listed(kind)]
-        group_version = f"{group}/{version}" if group else version
-        return _constant(
-            {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources}
-        )
+        about = {"apiVersion": "v1", "groupVersion": f"{group}/{version}" if group else version}
+        return _constant({"kind": "APIResourceList", **about, "resources": resources})
 
-    def _core(self) -> list[Obj]:
-        return [group for group in self._own_groups() if not group["metadata"]["name"]]
+    def _entries(self) -> dict[tuple[str, str], list[Obj]]:
+        """APIResource entries by group and version."""
+        entries: dict[tuple[str, str], list[Obj]] = {}
+        for kind in sorted(self._kinds, key=lambda kind: kind.resource.plural):
+            entries.setdefault((kind.resource.group, kind.resource.version), []).extend(_listed(kind))
+        return entries
 
-    def _named(self) -> list[Obj]:
-        """Built-in groups in Kubernetes' order, then the others by name."""
+    def _groups(self) -> list[Obj]:
+        """APIGroupDiscovery objects: built-in groups in Kubernetes' order, then the others by name."""
+        versions: dict[str, list[Obj]] = {}
+        for (group, version), entries in self._entries().items():
+            versions.setdefault(group, []).append(aggregated_version(group, version, entries))
+        for other in self._extra_groups():
+            versions.setdefault(other["metadata"]["name"], []).extend(other["versions"])
         order = {name: number for number, name in enumerate(facts().groups)}
-        merged: dict[str, list[Obj]] = {}
-        for group in [*self._own_groups(), *self._extra_groups()]:
-            if name := group["metadata"]["name"]:
-                merged.setdefault(name, []).extend(group["versions"])
-        names = sorted(merged, key=lambda name: (order.get(name, len(order)), name))
-        return [_group_of(name, merged[name]) for name in names]
-
-    def _own_groups(self) -> list[Obj]:
-        groups: dict[str, dict[str, list[Kind]]] = {}
-        for kind in sorted(self._kinds, key=_plural):
-            groups.setdefault(kind.resource.group, {}).setdefault(kind.resource.version, []).append(kind)
         return [
-            _group_of(
-                group,
-                [
-                    aggregated_version(group, version, [entry for kind in kinds for entry in _listed(kind)])
-                    for version, kinds in versions.items()
-                ],
-            )
-            for group, versions in groups.items()
+            {"metadata": {"name": name}, "versions": sorted(versions[name], key=lambda v: version_rank(v["version"]))}
+            for name in sorted(versions, key=lambda name: (order.get(name, len(order)), name))
         ]
 
-
-def _plural(kind: Kind) -> str:
-    return kind.resource.plural
-
-
-def _group_of(name: str, versions: list[Obj]) -> Obj:
-    return {"metadata": {"name": name}, "versions": sorted(versions, key=lambda v: version_rank(v["version"]))}
+    def _named(self) -> list[Obj]:
+        """The groups that have a name, in the old form."""
+        return [_legacy_group(group) for group in self._groups() if group["metadata"]["name"]]
 
 
 def _listed(kind: Kind) -> list[Obj]:
@@ -130,11 +114,8 @@ def _listed(kind: Kind) -> list[Obj]:
         "kind": resource.kind,
         "verbs": [verb for verb in _CUSTOM_VERBS if verb in kind.verbs] if kind.custom else sorted(kind.verbs),
     }
-    entry |= {
-        field: list(names)
-        for field, names in (("shortNames", kind.short_names), ("categories", kind.categories))
-        if names
-    }
+    entry |= {"shortNames": list(kind.short_names)} if kind.short_names else {}
+    entry |= {"categories": list(kind.categories)} if kind.categories else {}
     entries = [entry]
     for name, verbs in sorted(kind.subresources.items()):
         group, version, of = kind.subresource_kinds.get(name, (resource.group, resource.version, resource.kind))
@@ -150,30 +131,17 @@ def aggregated_version(group: str, version: str, listed: list[Obj], *, stale: bo
     resources: dict[str, Obj] = {}
     for entry in listed:
         plural, _, subresource = entry["name"].partition("/")
-        response = {
-            "group": entry.get("group") or group,
-            "version": entry.get("version") or version,
-            "kind": entry.get("kind", ""),
-        }
-        resource = resources.setdefault(
-            plural,
-            {
-                "resource": plural,
-                "responseKind": {**response, "kind": ""},
-                "scope": "Namespaced" if entry.get("namespaced") else "Cluster",
-                "singularResource": "",
-                "verbs": [],
-            },
-        )
+        own = {"group": group, "version": version, "kind": ""}
+        response = own | {field: entry[field] for field in own if entry.get(field)}
+        scope = "Namespaced" if entry.get("namespaced") else "Cluster"
+        new = {"resource": plural, "responseKind": {**response, "kind": ""}, "scope": scope}
+        resource = resources.setdefault(plural, {**new, "singularResource": "", "verbs": []})
         if subresource:
             below = {"subresource": subresource, "responseKind": response, "verbs": entry.get("verbs") or []}
             resource.setdefault("subresources", []).append(below)
         else:
-            resource["responseKind"] = response
-            resource["singularResource"] = entry.get("singularName", "")
-            for field in ("verbs", "shortNames", "categories"):
-                if field in entry:
-                    resource[field] = entry[field]
+            resource |= {"responseKind": response, "singularResource": entry.get("singularName", "")}
+            resource |= {field: entry[field] for field in ("verbs", "shortNames", "categories") if field in entry}
     freshness = "Stale" if stale else "Current"
     return {"version": version, "freshness": freshness, "resources": list(resources.values())}
 
@@ -182,13 +150,6 @@ def _legacy_group(group: Obj) -> Obj:
     name = group["metadata"]["name"]
     versions = [{"groupVersion": f"{name}/{v['version']}", "version": v["version"]} for v in group["versions"]]
     return {"name": name, "versions": versions, "preferredVersion": versions[0]}
-
-
-def _aggregated(request: web.Request, groups: list[Obj]) -> web.Response:
-    body = orjson.dumps(
-        {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": groups}
-    )
-    return cached(request, body, hashlib.sha256(body).hexdigest().upper(), AGGREGATED_TYPE)
 
 
 def cached(request: web.Request, body: bytes, digest: str, content_type: str) -> web.Response:

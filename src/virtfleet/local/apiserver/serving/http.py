@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import platform
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import orjson
-from aiohttp import StreamReader, web
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http import RawRequestMessage
+from aiohttp import web
 
+from virtfleet import __version__
+from virtfleet.api.names import ARCHITECTURES
 from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError
+from virtfleet.kube.proxy import break_off
+from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds import left_out
 from virtfleet.local.apiserver.kinds.registry import Kinds
 from virtfleet.local.apiserver.objects import causes, patching, refusals
@@ -28,8 +32,9 @@ from virtfleet.local.apiserver.objects.deletion import Outcome
 from virtfleet.local.apiserver.objects.listing import Paging
 from virtfleet.local.apiserver.objects.operations import Call, Operations
 from virtfleet.local.apiserver.rights.access import ANONYMOUS, Attributes, User
-from virtfleet.local.apiserver.serving import diagnostics, negotiation, requestinfo
+from virtfleet.local.apiserver.serving import requestinfo
 from virtfleet.local.apiserver.serving.asked import Asked
+from virtfleet.local.apiserver.serving.discovery import Document
 from virtfleet.local.apiserver.serving.streams import HEADERS, send_pieces, send_watch, send_watch_error
 
 log = logging.getLogger(__name__)
@@ -40,11 +45,12 @@ _WARNINGS_LIMIT = 4096  # characters in all; clients limit the headers that they
 _SHOWN_LAST = ("/pods", "/services", "/serviceaccounts", "/persistentvolumes", "/persistentvolumeclaims")
 _ACTING = ("attach", "exec", "portforward")  # of pods; a websocket is asked for by GET, and yet does more than read
 _TOO_DEEP = "Recursion limit reached"  # what orjson says of an object that it has read and cannot write
-_OPEN_PATHS = (*diagnostics.HEALTH, "/version")
+_HEALTH = ("/livez", "/readyz", "/healthz")
+_OPEN_PATHS = (*_HEALTH, "/version")
+_KUBERNETES_MINOR = 36  # whose behaviour this server follows
 
 Authenticate = Callable[[web.Request], Awaitable[User]]
 Authorize = Callable[[Attributes], bool]
-Document = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Aggregator = Callable[[web.Request, str, str, User], Awaitable[web.StreamResponse | None]]
 
 
@@ -58,10 +64,8 @@ class Server:
     """`start` listens; `stop` lets requests end, and ends watches."""
 
     def __init__(self, operations: Operations, kinds: Kinds, authenticate: Authenticate, authorize: Authorize) -> None:
-        self.operations = operations
-        self.kinds = kinds
-        self.authenticate = authenticate
-        self.authorize = authorize
+        self.operations, self.kinds = operations, kinds
+        self.authenticate, self.authorize = authenticate, authorize
         self.connectors: dict[tuple[str, str, str], Connector] = {}  # (group, plural, subresource)
         self.documents: Callable[[str], Document | None] = lambda path: None
         self.aggregator: Aggregator | None = None
@@ -73,7 +77,8 @@ class Server:
     async def start(self, addresses: Sequence[tuple[str, int]], context: ssl.SSLContext | None = None) -> list[int]:
         """Listen on host and port pairs (port 0: any); returns the ports."""
         # No aiohttp application: its router would only look at every path before ours does.
-        listener = web.Server(self._handle, request_factory=_request, access_log=None)
+        factory = partial(web.Request, loop=asyncio.get_running_loop(), client_max_size=BODY_LIMIT)
+        listener = web.Server(self._handle, request_factory=factory, access_log=None)
         self._runner = web.ServerRunner(listener, shutdown_timeout=5.0)
         await self._runner.setup()
         for host, port in addresses:
@@ -92,32 +97,26 @@ class Server:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         assert isinstance(request, web.Request)
         try:
-            info = requestinfo.read(
-                request.method,
-                request.rel_url.raw_path,
-                request.query.get("watch", ""),
-                request.query.get("fieldSelector", ""),
-            )
+            watch, fields = request.query.get("watch", ""), request.query.get("fieldSelector", "")
+            info = requestinfo.read(request.method, request.rel_url.raw_path, watch, fields)
             info = replace(info, user=await self.authenticate(request))
             self._admit(info)
-            answer = await self._route(request, info)
+            return await self._route(request, info)
         except ApiError as error:
-            answer = _failure(error)
+            return _failure(error)
         except web.HTTPRequestEntityTooLarge:
-            answer = _failure(refusals.too_large(f"limit is {BODY_LIMIT}"))
+            return _failure(refusals.too_large(f"limit is {BODY_LIMIT}"))
         except web.HTTPException as error:
-            answer = _failure(ApiError("Unknown", error.reason, code=error.status))
+            return _failure(ApiError("Unknown", error.reason, code=error.status))
         except ConnectionError:
             # The client is gone, or a stream that is passed on broke off, which must not look like its end.
-            if request.transport is not None:
-                request.transport.abort()
-            answer = web.Response(status=499)
+            break_off(request)
+            return web.Response(status=499)
         except Exception as error:
             if isinstance(error, RecursionError) or str(error) == _TOO_DEEP:
                 return _failure(refusals.bad_request("the object is nested too deeply"))
             log.exception("%s %s failed", request.method, request.path)
-            answer = _failure(ApiError("InternalError", f"Internal error occurred: {error}"))
-        return answer
+            return _failure(ApiError("InternalError", f"Internal error occurred: {error}"))
 
     def _admit(self, info: Attributes) -> None:
         if info.user is ANONYMOUS and info.path.rstrip("/") not in _OPEN_PATHS:
@@ -145,9 +144,9 @@ class Server:
         elif info.namespace and info.resource != "namespaces":
             # Authorized for a namespace, which says nothing about an object outside of all of them.
             raise refusals.no_such_path()
-        key = (info.group, info.resource, info.subresource)
         if info.subpath:
             raise refusals.no_such_path()
+        key = (info.group, info.resource, info.subresource)
         if connector := self.connectors.get(key):
             return await connector(request, namespace=namespace, name=info.name)
         asked = Asked(request, info, kind, namespace)
@@ -176,12 +175,8 @@ class Server:
         if "sendInitialEvents" in query:
             fault = causes.forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
             raise refusals.invalid_options("ListOptions", [fault])
-        paging = Paging(
-            asked.number("limit") or 0,
-            query.get("continue", ""),
-            query.get("resourceVersion", ""),
-            query.get("resourceVersionMatch", ""),
-        )
+        where = (query.get(field, "") for field in ("continue", "resourceVersion", "resourceVersionMatch"))
+        paging = Paging(asked.number("limit") or 0, *where)
         return await send_pieces(asked.request, form.many(await self.operations.list(asked.selection(), paging)))
 
     async def _watch(self, asked: Asked) -> web.StreamResponse:
@@ -205,21 +200,19 @@ class Server:
         return _answer(form.one(data), call, status=201)
 
     async def _post(self, asked: Asked) -> web.StreamResponse:
-        obj, call = await asked.body("CreateOptions")
-        info = asked.info
+        info, (obj, call) = asked.info, await asked.body("CreateOptions")
         answer = await self.operations.post(asked.kind, asked.namespace, info.name, info.subresource, obj, call)
         return _answer(orjson.dumps(answer), call, status=201)
 
     async def _update(self, asked: Asked) -> web.StreamResponse:
-        form = asked.form()
+        info, form = asked.info, asked.form()
         obj, call = await asked.body("UpdateOptions")
-        info = asked.info
         data = await self.operations.update(asked.kind, asked.namespace, info.name, obj, call, info.subresource)
         return _answer(asked.shown(form, data), call)
 
     async def _patch(self, asked: Asked) -> web.StreamResponse:
-        request, info, kind, form = asked.request, asked.info, asked.kind, asked.form()
-        how = patching.format_of(kind, negotiation.media_type(request.headers.get("Content-Type", "")))
+        info, kind, form = asked.info, asked.kind, asked.form()
+        how = patching.format_of(kind, asked.media_type())
         body = await asked.content()
         call = asked.call("PatchOptions", applies=how is Patch.APPLY)
         call.may_create = lambda: self._admit(replace(info, verb="create"))
@@ -264,11 +257,11 @@ class Server:
         path = request.path.rstrip("/") or "/"
         if document := self.documents(path):
             return await document(request)
-        if path in diagnostics.HEALTH:
+        if path in _HEALTH:
             waited_for = {name: await check() for name, check in self.ready.items()} if path == "/readyz" else {}
-            return diagnostics.health(path[1:], {"ping": "", **waited_for}, "verbose" in request.query)
+            return _health(path[1:], {"ping": "", **waited_for}, "verbose" in request.query)
         if path == "/version":
-            return _answer(orjson.dumps(diagnostics.version()))
+            return _answer(orjson.dumps(_version()))
         parts = path.split("/")
         if len(parts) == 4 and parts[1] == "apis":
             return await self._aggregated(request, parts[2], parts[3], info.user)
@@ -288,17 +281,6 @@ class Server:
         return answer or _nothing_there()
 
 
-def _request(
-    message: RawRequestMessage,
-    payload: StreamReader,
-    protocol: web.RequestHandler,
-    writer: AbstractStreamWriter,
-    task: asyncio.Task[None],
-) -> web.Request:
-    loop = asyncio.get_running_loop()
-    return web.Request(message, payload, protocol, writer, task, loop, client_max_size=BODY_LIMIT)
-
-
 def _answer(body: bytes, call: Call | None = None, status: int = 200) -> web.Response:
     response = web.Response(body=body, status=status, headers=HEADERS)
     room = _WARNINGS_LIMIT
@@ -310,6 +292,28 @@ def _answer(body: bytes, call: Call | None = None, status: int = 200) -> web.Res
             break
         response.headers.add("Warning", f'299 - "{text}"')
     return response
+
+
+def _health(name: str, troubles: Mapping[str, str], verbose: bool) -> web.Response:
+    """`ok`, or check by check what is and what is not. A trouble that is empty is none."""
+    passed = not any(troubles.values())
+    if passed and not verbose:
+        return web.Response(text="ok")
+    lines = [f"[-]{check} failed: {why}" if why else f"[+]{check} ok" for check, why in troubles.items()]
+    lines.append(f"{name} check {'passed' if passed else 'failed'}")
+    return web.Response(text="\n".join(lines) + "\n", status=200 if passed else 500)
+
+
+def _version() -> Obj:
+    """The version of Kubernetes that this is, in a way."""
+    machine = platform.machine()
+    return {
+        "major": "1",
+        "minor": str(_KUBERNETES_MINOR),
+        "gitVersion": f"v1.{_KUBERNETES_MINOR}.0+virtfleet-{__version__}",
+        "gitTreeState": "clean",
+        "platform": f"linux/{ARCHITECTURES.get(machine, machine)}",
+    }
 
 
 def _nothing_there() -> web.Response:

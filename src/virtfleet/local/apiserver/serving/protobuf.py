@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -29,38 +28,31 @@ from virtfleet.local.apiserver.objects import refusals
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Wire = int | bytes  # what the wire format can say of a value
 Numbers = dict[str, Any]  # field number -> JSON name, or the Numbers of a type that is inlined
-
-
-class Malformed(ValueError):
-    """Bytes that are not a message."""
 
 
 def decode(body: bytes) -> Obj:
     """The object in a body; a bad request if it is not a message of a built-in kind."""
     try:
         if not body.startswith(_MAGIC):
-            raise Malformed("it does not begin with Kubernetes' mark")
+            raise ValueError("it does not begin with Kubernetes' mark")
         envelope = dict(_fields(body[len(_MAGIC) :]))
         about = {number: _text(value) for number, value in _fields(_raw(envelope.get(1, b"")))}
         api_version, kind = about.get(1, ""), about.get(2, "")
         name = _types().get((api_version, kind))
         if name is None:
-            raise Malformed(f"{kind!r} of version {api_version!r} is not a kind that can be sent so; send it as JSON")
+            raise ValueError(f"{kind!r} of version {api_version!r} is not a kind that can be sent so; send it as JSON")
         return {"apiVersion": api_version, "kind": kind, **_message(name, _raw(envelope.get(2, b"")))}
     except (ValueError, DecodeError) as error:
         raise refusals.bad_request(f"the body is not a protobuf message of this API: {error}") from error
 
 
 @cache
-def _numbers() -> dict[str, Numbers]:
-    tables: dict[str, Numbers] = orjson.loads(
-        resources.files(__package__).joinpath("builtin_protobuf.json").read_bytes()
-    )
-    return tables
+def _numbers() -> Any:
+    """The Numbers of every type."""
+    return orjson.loads(resources.files(__package__).joinpath("builtin_protobuf.json").read_bytes())
 
 
 @cache
@@ -74,18 +66,17 @@ def _types() -> dict[tuple[str, str], str]:
 
 
 def _message(name: str, data: bytes) -> Obj:
+    return _object(_numbers()[name], facts().types[name]["properties"], data)
+
+
+def _object(numbers: Numbers, properties: dict[str, Any], data: bytes) -> Obj:
     obj: Obj = {}
-    _fill(obj, _numbers()[name], facts().types[name]["properties"], data)
-    return obj
-
-
-def _fill(obj: Obj, numbers: Numbers, properties: dict[str, Any], data: bytes) -> None:
     for number, wire in _fields(data):
         field = numbers.get(str(number))
         if field is None:
             continue  # of a newer version of the API
         if isinstance(field, dict):
-            _fill(obj, field, properties, _raw(wire))
+            obj |= _object(field, properties, _raw(wire))
             continue
         name = field.lstrip("*")
         schema = properties[name]
@@ -98,6 +89,7 @@ def _fill(obj: Obj, numbers: Numbers, properties: dict[str, Any], data: bytes) -
             value = _value(schema, wire)
             if value is not None and (value or field != name):
                 obj[name] = value
+    return obj
 
 
 def _entry(schema: dict[str, Any], data: bytes) -> tuple[str, Any]:
@@ -126,25 +118,18 @@ def _value(schema: dict[str, Any], wire: Wire) -> Any:
         case "number":
             return struct.unpack("<d", struct.pack("<q", _signed(wire)))[0]
         case kind:
-            raise Malformed(f"a value of type {kind} has no place in it")
+            raise ValueError(f"a value of type {kind} has no place in it")
 
 
 def _time(data: bytes) -> str | None:
     """Seconds and nanoseconds since 1970; none at all is a time that is not set."""
     parts = dict(_fields(data))
-    if not parts:
-        return None
-    moment = _EPOCH + timedelta(seconds=_signed(parts.get(1, 0)))
-    return moment.strftime(times.FORMAT)
+    return times.timestamp(_signed(parts.get(1, 0))) if parts else None
 
 
 def _micro_time(data: bytes) -> str | None:
     second = _time(data)
     return second and f"{second[:-1]}.{_signed(dict(_fields(data)).get(2, 0)) // 1000:06}Z"
-
-
-def _quantity(data: bytes) -> str:
-    return _text(dict(_fields(data)).get(1, b""))
 
 
 def _int_or_string(data: bytes) -> int | str:
@@ -160,7 +145,7 @@ def _json(data: bytes) -> Any:
 _SPECIAL: dict[str, Callable[[bytes], Any]] = {
     "Time": _time,
     "MicroTime": _micro_time,
-    "Quantity": _quantity,
+    "Quantity": lambda data: _text(dict(_fields(data)).get(1, b"")),
     "IntOrString": _int_or_string,
     "RawExtension": _json,
     "FieldsV1": _json,
@@ -172,13 +157,13 @@ def _fields(data: bytes) -> Iterator[tuple[int, Wire]]:
     fields = UnknownFieldSet(Empty.FromString(data))
     for field in (fields[index] for index in range(len(fields))):
         if not isinstance(field.data, int | bytes):
-            raise Malformed("there are groups in it")
+            raise ValueError("there are groups in it")
         yield field.field_number, field.data
 
 
 def _raw(wire: Wire) -> bytes:
     if not isinstance(wire, bytes):
-        raise Malformed("a number stands where bytes belong")
+        raise ValueError("a number stands where bytes belong")
     return wire
 
 
@@ -188,5 +173,5 @@ def _text(wire: Wire) -> str:
 
 def _signed(wire: Wire) -> int:
     if isinstance(wire, bytes):
-        raise Malformed("bytes stand where a number belongs")
+        raise ValueError("bytes stand where a number belongs")
     return wire - (1 << 64) if wire >> 63 else wire

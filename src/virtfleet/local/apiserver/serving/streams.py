@@ -18,6 +18,7 @@ import orjson
 from aiohttp import web
 
 from virtfleet.kube.errors import ApiError
+from virtfleet.kube.proxy import break_off
 from virtfleet.local.apiserver.objects.operations import Operations
 from virtfleet.local.apiserver.objects.watching import Watcher, bookmark
 from virtfleet.local.apiserver.tables.forms import Form, event_line
@@ -67,11 +68,11 @@ async def send_watch(
 ) -> web.StreamResponse:
     """Everything that the watcher gives, until its time is over or its client gone."""
     stream = await _open(request)
-    watcher.on_overflow = partial(_abort, request)  # ends a write that waits for a client that does not read
+    watcher.on_overflow = partial(break_off, request)  # ends a write that waits for a client that does not read
     # Clients that came together should not all come back together.
     limit = timeout if timeout is not None else _DEFAULT_TIMEOUT * (1 + random.random())
     deadline = time.monotonic() + limit
-    stalled = asyncio.get_running_loop().call_later(limit + STALLED_SECONDS, _abort, request)
+    stalled = asyncio.get_running_loop().call_later(limit + STALLED_SECONDS, break_off, request)
     try:
         while (left := deadline - time.monotonic()) > 0:
             events = await watcher.batch(min(left, BOOKMARK_SECONDS))
@@ -97,11 +98,6 @@ def _pause(operations: Operations) -> float:
     """Between two writes to one client: twice what writing to every client takes, so that in a storm of events there is
     time for other work and each write carries many events. After a quiet moment an event goes out at once."""
     return min(2 * len(operations.watchers) * _WRITE_COST, _LONGEST_PAUSE)
-
-
-def _abort(request: web.Request) -> None:
-    if request.transport is not None:
-        request.transport.abort()
 
 
 async def send_watch_error(request: web.Request, error: ApiError) -> web.StreamResponse:

@@ -38,12 +38,8 @@ class Plain:
 
     def many(self, listing: Listing) -> Iterator[bytes]:
         """A list, in pieces."""
-        head = {
-            "kind": self._kind.list_kind,
-            "apiVersion": self._kind.resource.api_version,
-            "metadata": _list_metadata(listing),
-        }
-        piece = orjson.dumps(head)[:-1] + b',"items":['
+        head = {"kind": self._kind.list_kind, "apiVersion": self._kind.resource.api_version}
+        piece = orjson.dumps({**head, "metadata": _list_metadata(listing)})[:-1] + b',"items":['
         for i in range(0, len(listing.records), _PIECE):
             some = [self.item(record.data) for record in listing.records[i : i + _PIECE]]
             yield piece + b",".join(some)
@@ -64,8 +60,7 @@ class Table:
     """Rows and columns, as `kubectl get` prints them; `include` is the query's includeObject."""
 
     def __init__(self, kind: Kind, include: str) -> None:
-        self._kind = kind
-        self._include = include or "Metadata"
+        self._kind, self._include = kind, include or "Metadata"
         self.key: tuple[str, ...] = ("table", kind.resource.api_version, self._include)
 
     def one(self, data: bytes) -> bytes:

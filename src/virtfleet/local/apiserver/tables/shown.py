@@ -5,20 +5,54 @@ Those that columns.yaml gives something to show (`of`) take it first.
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import Any, NamedTuple
 
-from virtfleet.api.conditions import find
+from virtfleet.api import times
+from virtfleet.api.conditions import find, holds
+from virtfleet.api.names import FINAL
 from virtfleet.api.selectors import from_label_selector
-from virtfleet.api.times import seconds
 from virtfleet.kube.resource import Obj
+from virtfleet.local.apiserver.kinds.pod_spec import is_sidecar
 from virtfleet.local.apiserver.kinds.registry import at
 from virtfleet.local.apiserver.tables import jsonpath
-from virtfleet.local.apiserver.tables.ages import human, since
 
 NONE = "<none>"
 _SHOWN = 3  # of a list of addresses
 _ACCESS_MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX", "ReadWriteOncePod": "RWOP"}
 _ROLE_LABEL = "node-role.kubernetes.io/"
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "y": 365 * 86400}  # seconds
+# Below so many seconds, an age is shown in this unit, and with what is left in that one.
+_DETAIL = (
+    (120, "s", ""),
+    (600, "m", "s"),
+    (3 * 3600, "m", ""),
+    (8 * 3600, "h", "m"),
+    (48 * 3600, "h", ""),
+    (8 * 86400, "d", "h"),
+    (2 * 365 * 86400, "d", ""),
+    (8 * 365 * 86400, "y", "d"),
+)
+
+
+def since(timestamp: str | None) -> str:
+    """The time that has passed since a timestamp."""
+    if not timestamp:
+        return "<unknown>"
+    try:
+        return human(time.time() - times.seconds(timestamp))
+    except ValueError:
+        return "<invalid>"
+
+
+def human(seconds: float) -> str:
+    """A duration as kubectl shows it, with as much detail as its length deserves: `45s`, `3m12s`, `5h`, `12d`."""
+    if seconds < -1:
+        return "<invalid>"
+    total = max(int(seconds), 0)
+    large, small = next((units for below, *units in _DETAIL if total < below), ("y", ""))
+    rest = total % _UNITS[large] // _UNITS[small] if small else 0
+    return f"{total // _UNITS[large]}{large}" + (f"{rest}{small}" if rest else "")
 
 
 def labels(path: str, obj: Obj) -> str:
@@ -179,11 +213,9 @@ def job_completions(job: Obj) -> str:
 def job_duration(job: Obj) -> str:
     """How long it took, or takes by now."""
     status = job.get("status", {})
-    if "startTime" not in status:
-        return ""
     if "completionTime" not in status:
-        return since(status["startTime"])
-    return human(seconds(status["completionTime"]) - seconds(status["startTime"]))
+        return since(status["startTime"]) if "startTime" in status else ""
+    return human(times.seconds(status["completionTime"]) - times.seconds(status["startTime"]))
 
 
 def api_service(api_service: Obj) -> str:
@@ -194,7 +226,113 @@ def api_service(api_service: Obj) -> str:
 
 def availability(api_service: Obj) -> str:
     """Whether it answers."""
-    available = find(api_service.get("status", {}).get("conditions", ()), "Available")
-    if available is None:
-        return "Unknown"
-    return "True" if available["status"] == "True" else f"{available['status']} ({available.get('reason', '')})"
+    available = find(api_service.get("status", {}).get("conditions", ()), "Available") or {"status": "Unknown"}
+    why = f" ({available['reason']})" if available["status"] != "True" and available.get("reason") else ""
+    return f"{available['status']}{why}"
+
+
+class Summary(NamedTuple):
+    """What `kubectl get pods` says of one pod."""
+
+    word: str
+    ready: str  # 1/2
+    restarts: int
+    restarted: str  # when last; "" if never
+
+
+def summarize(pod: Obj) -> Summary:
+    """The status word sums up phase, containers and deletion; nothing else is read as often."""
+    spec, status = pod.get("spec", {}), pod.get("status", {})
+    word = status.get("reason") or status.get("phase", "")
+    if holds(status.get("conditions", ()), "PodScheduled", "False", "SchedulingGated"):
+        word = "SchedulingGated"
+    sidecars = {c["name"] for c in spec.get("initContainers", ()) if is_sidecar(c)}
+    starting = _initialization(spec, status, sidecars)
+    counted = [s for s in status.get("initContainerStatuses", ()) if starting or s["name"] in sidecars]
+    if not starting or holds(status.get("conditions", ()), "Initialized"):
+        counted = [s for s in counted if s["name"] in sidecars] + list(status.get("containerStatuses", ()))
+        word = _running(word, status)
+    else:
+        word = starting
+    if pod["metadata"].get("deletionTimestamp"):
+        if status.get("reason") == "NodeLost":
+            word = "Unknown"
+        elif status.get("phase") not in FINAL:
+            word = "Terminating"
+    ready = [s for s in counted if s.get("ready") and "running" in s.get("state", {})]
+    return Summary(
+        word,
+        f"{len(ready)}/{len(spec.get('containers', ())) + len(sidecars)}",
+        sum(s.get("restartCount", 0) for s in counted),
+        max((s.get("lastState", {}).get("terminated", {}).get("finishedAt") or "" for s in counted), default=""),
+    )
+
+
+def _initialization(spec: Obj, status: Obj, sidecars: set[str]) -> str:
+    """How far the init containers are; empty when they are through."""
+    for index, container in enumerate(status.get("initContainerStatuses", ())):
+        state = container.get("state", {})
+        ended, waiting = state.get("terminated"), state.get("waiting", {}).get("reason")
+        if ended is not None and not ended.get("exitCode"):
+            continue
+        if container["name"] in sidecars and container.get("started"):
+            continue
+        if ended is not None:
+            return f"Init:{_ending(ended)}"
+        if waiting and waiting != "PodInitializing":
+            return f"Init:{waiting}"
+        return f"Init:{index}/{len(spec.get('initContainers', ()))}"
+    return ""
+
+
+def _running(word: str, status: Obj) -> str:
+    """The word for a pod whose containers have started: the first container's state decides."""
+    running, failure = False, ""
+    for container in reversed(status.get("containerStatuses", ())):
+        state = container.get("state", {})
+        if state.get("waiting", {}).get("reason"):
+            word = state["waiting"]["reason"]
+        elif "terminated" in state:
+            word = _ending(state["terminated"])
+            if state["terminated"].get("exitCode"):
+                failure = word
+        elif container.get("ready") and "running" in state:
+            running = True
+    if word != "Completed":
+        return word
+    if running and holds(status.get("conditions", ()), "Ready"):
+        return "Running"
+    return failure or ("NotReady" if running else word)
+
+
+def _ending(terminated: Obj) -> str:
+    if terminated.get("reason"):
+        return str(terminated["reason"])
+    if terminated.get("signal"):
+        return f"Signal:{terminated['signal']}"
+    return f"ExitCode:{terminated.get('exitCode', 0)}"
+
+
+def pod_ready(pod: Obj) -> str:
+    """How many of a pod's containers are ready."""
+    return summarize(pod).ready
+
+
+def pod_status(pod: Obj) -> str:
+    """What a pod is doing, in one word."""
+    return summarize(pod).word
+
+
+def pod_restarts(pod: Obj) -> str:
+    """How often containers were started again, and when last."""
+    summary = summarize(pod)
+    ago = f" ({since(summary.restarted)} ago)" if summary.restarts and summary.restarted else ""
+    return f"{summary.restarts}{ago}"
+
+
+def pod_gates(pod: Obj) -> str:
+    """How many of a pod's readiness gates are passed."""
+    gates = pod.get("spec", {}).get("readinessGates", ())
+    conditions = pod.get("status", {}).get("conditions", ())
+    passed = sum(holds(conditions, gate["conditionType"]) for gate in gates)
+    return f"{passed}/{len(gates)}" if gates else NONE

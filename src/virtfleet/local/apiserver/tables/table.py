@@ -5,7 +5,7 @@ Columns of built-in kinds are described in columns.yaml, those of custom kinds i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache, partial
 from importlib import resources
 from typing import Any
@@ -16,8 +16,8 @@ from virtfleet.api.names import FINAL
 from virtfleet.kube.resource import Obj
 from virtfleet.local.apiserver.kinds.registry import Column, Kind
 from virtfleet.local.apiserver.objects.causes import quoted
-from virtfleet.local.apiserver.tables import jsonpath, shown, shown_pods
-from virtfleet.local.apiserver.tables.ages import since
+from virtfleet.local.apiserver.tables import jsonpath, shown
+from virtfleet.local.apiserver.tables.shown import since
 
 
 def _at(path: str, default: Any, obj: Obj) -> Any:
@@ -45,11 +45,8 @@ def builtin_columns() -> dict[str, tuple[Column, ...]]:
 def _column(entry: str | Obj) -> Column:
     if isinstance(entry, str):
         return {"Name": NAME, "Age": AGE}[entry]
-    value: Callable[[Obj], Any]
-    if "path" in entry:
-        value = partial(_at, entry["path"], entry.get("default", ""))
-    else:
-        value = getattr(shown, entry["shown"], None) or getattr(shown_pods, entry["shown"])
+    path = entry.get("path")
+    value = partial(_at, path, entry.get("default", "")) if path else getattr(shown, entry["shown"])
     if "of" in entry:
         value = partial(value, entry["of"])
     priority = 1 if entry.get("wide") else 0
@@ -58,17 +55,12 @@ def _column(entry: str | Obj) -> Column:
 
 # What a CRD without columns of its own gets.
 CUSTOM_AGE = Column("Age", "date", path=".metadata.creationTimestamp")
-_DESCRIPTIONS = {
-    "Name": "Name must be unique within a namespace.",
-    "Age": "Time since the object was created.",
-}
+_DESCRIPTIONS = {"Name": "Name must be unique within a namespace.", "Age": "Time since the object was created."}
 
 
 def table(kind: Kind, objects: Iterable[Obj], metadata: Obj, include_object: str = "Metadata") -> Obj:
     """`include_object` says what rides along with each row: None, Metadata or Object."""
-    columns = kind.columns or (NAME, AGE)
-    if kind.custom:
-        columns = (NAME, *(kind.columns or (CUSTOM_AGE,)))
+    columns = (NAME, *(kind.columns or (CUSTOM_AGE,))) if kind.custom else kind.columns or (NAME, AGE)
     return {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
@@ -93,11 +85,8 @@ def _row(columns: Iterable[Column], obj: Obj, include_object: str) -> dict[str, 
     if obj.get("kind") == "Pod" and obj.get("status", {}).get("phase") in FINAL:
         row["conditions"] = [{"type": "Completed", "status": "True", "reason": obj["status"]["phase"]}]
     if include_object == "Metadata":
-        row["object"] = {
-            "kind": "PartialObjectMetadata",
-            "apiVersion": "meta.k8s.io/v1",
-            "metadata": obj["metadata"],
-        }
+        shown_as = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
+        row["object"] = {**shown_as, "metadata": obj["metadata"]}
     elif include_object == "Object":
         row["object"] = obj
     return row
