@@ -22,6 +22,7 @@ from virtfleet.api import names
 from virtfleet.handler.vms import departures
 from virtfleet.handler.vms.reconcile import NodeVms
 from virtfleet.kube.resource import VMIS
+from virtfleet.launcher.failure import Failure
 from virtfleet.local.apiserver.objects.inprocess import InProcessApi
 from virtfleet.protocol.channels import Channel
 from virtfleet.protocol.messages import Status
@@ -187,6 +188,25 @@ async def test_a_guest_that_may_be_whole_elsewhere_runs_on_when_its_status_says_
     await eventually(lambda: "Kill" in move.target.asked)
     move.guest.end()
     assert "Arrive" not in move.target.asked
+
+
+async def test_a_launcher_that_does_not_hear_that_its_guest_stays_is_told_again(
+    move: Move, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals = iter(range(10))  # nothing else has the VM looked at so often
+
+    async def refuse() -> None:
+        if next(refusals, None) is not None:
+            raise Failure("it is busy")
+
+    monkeypatch.setattr(move.source, "before_it_stays", refuse)
+    monkeypatch.setattr(departures, "_AGAIN", 0.05)
+    await move.begin()
+    await move.departed()
+    move.all_is_there()
+    move.source.becomes(Status.PAUSED, "Migration")
+    move.source.moves("m1", running=True, asks="the connection was lost")
+    await eventually(lambda: move.source.asked.count("Stay") == 11)
 
 
 @pytest.mark.parametrize("complete", [True, False])

@@ -16,6 +16,7 @@ from virtfleet.kube.api import Patch
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import CONFIG_MAPS, ENDPOINT_SLICES, EVENTS, NODES, PODS, SECRETS, SERVICES, Obj
 from virtfleet.local.node.containers import records
+from virtfleet.local.node.podworker import PodWorker
 from virtfleet.local.node.services import ServiceNetwork
 
 pytestmark = [needs_root, pytest.mark.slow]
@@ -40,6 +41,23 @@ async def test_a_pod_runs_and_its_end_is_told_with_output_and_exit_code(cluster:
     await cluster.delete("p")
     assert not list(cluster.layout().logs.iterdir()), "logs go with the pod"
     assert not list(cluster.layout().containers.iterdir())
+
+
+async def test_a_pods_end_is_told_also_where_the_api_server_was_away_just_then(
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, refused = PodWorker._write, []
+
+    async def away(self: PodWorker, patch: Obj) -> None:
+        if patch.get("status", {}).get("phase") == "Succeeded" and not refused:
+            refused.append(patch)
+            raise ApiError("ServiceUnavailable", "the API server is away")
+        await write(self, patch)
+
+    monkeypatch.setattr(PodWorker, "_write", away)
+    await cluster.run("p", "exit 0")
+    await cluster.phase("p", "Succeeded")
+    assert refused
 
 
 async def test_a_pod_sees_nothing_of_the_machine(cluster: NodeCluster) -> None:

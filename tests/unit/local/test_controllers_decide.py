@@ -16,6 +16,7 @@ from virtfleet.local.controllers.deployment import annotations_for, same_templat
 from virtfleet.local.controllers.disruption import expectation, still_disrupted
 from virtfleet.local.controllers.endpoints import slices
 from virtfleet.local.controllers.namespace import one_version_each
+from virtfleet.local.controllers.nodes import NodeView
 from virtfleet.local.controllers.podposts import check
 from virtfleet.local.controllers.replicaset import deletion_order
 
@@ -178,6 +179,16 @@ def test_which_volume_serves_a_claim(volume: dict[str, Any], fits: bool) -> None
 def test_a_promised_volume_is_taken_before_a_smaller_one() -> None:
     promised = a_volume("promised", "9Gi", claimRef={"namespace": "default", "name": "data"})
     assert claims.best_match(a_claim(), [a_volume("small"), promised], None) is promised
+
+
+def test_the_volume_that_was_made_for_a_claim_is_its_own_also_when_another_node_is_chosen() -> None:
+    """A controller that is killed between making it and binding it finds it again: its name is taken."""
+    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]}]}
+    there = {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}
+    n2 = NodeView("n2", labels={"kubernetes.io/hostname": "n2"})
+    made = a_volume("made", claimRef={"namespace": "default", "name": "data", "uid": "u"}, **there)
+    assert claims.best_match(a_claim(), [made, a_volume("elsewhere", **there)], n2) is made
+    assert claims.best_match(a_claim(), [a_volume("elsewhere", **there)], n2) is None
 
 
 def a_service(**spec: Any) -> Obj:

@@ -65,7 +65,8 @@ class Source:
         there = arrived(vm.launcher.process, instance.vmi)
         again = await self._attempts.make(instance, vm, step, partial(self._act, instance, vm))
         if leaving is Leaving.NO:
-            look = min(filter(None, (await self._unplug(instance, vm), self._await(instance, vm, there))), default=None)
+            moments = look, await self._unplug(instance, vm), self._await(instance, vm, there)
+            look = min(filter(None, moments), default=None)
         asked = self._ask_guest(vm)
         await self._report(instance, vm)
         return min(filter(None, (again, asked, look)), default=None)

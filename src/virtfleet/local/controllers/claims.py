@@ -68,9 +68,16 @@ def satisfies(volume: Obj, claim: Obj) -> bool:
 
 
 def best_match(claim: Obj, volumes: Iterable[Obj], node: NodeView | None) -> Obj | None:
-    """The volume that was promised to the claim, else the smallest one that is large enough, within a node's reach."""
-    fitting = [v for v in volumes if satisfies(v, claim) and (node is None or admits(v, node))]
+    """The volume that was promised to the claim, else the smallest one that is large enough, within a node's reach.
+
+    One that was made for the claim is its own wherever that is: the node may have been chosen anew since.
+    """
+    fitting = [v for v in volumes if satisfies(v, claim) and (node is None or admits(v, node) or _is_own(v, claim))]
     return min(fitting, key=lambda v: (not v["spec"].get("claimRef"), size_of(v), v["metadata"]["name"]), default=None)
+
+
+def _is_own(volume: Obj, claim: Obj) -> bool:
+    return bool((volume["spec"].get("claimRef") or {}).get("uid") == claim["metadata"]["uid"])
 
 
 def constraints(pod: Pod, caches: Caches) -> tuple[Volumes, list[Obj]]:

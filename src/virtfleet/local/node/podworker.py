@@ -121,8 +121,10 @@ class PodWorker:
             await self._end_pod()
             self._done = True
             return None
-        if (self.pod.get("status") or {}).get("phase") in FINAL or self._over:
+        if (final := (self.pod.get("status") or {}).get("phase") in FINAL) or self._over:
             await self.runs.end_all(self.pod, 0)
+            if not final:
+                await self._publish()  # the API server was away when it was to be told
             await self._clear_away()
             return None
         if self._outcome is None and (failure := await self._failure()):
