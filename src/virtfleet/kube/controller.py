@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ApiError, is_conflict
-from virtfleet.kube.queue import Queue, QueueClosed
+from virtfleet.kube.queue import Queue
 
 logger = logging.getLogger(__name__)
 
@@ -39,37 +39,27 @@ class Controller:
         `keys` is asked about the object before and after a change, so that of two owners both get to know of a move.
         """
 
-        def own(key: str, _old: T | None, _new: T | None) -> None:
-            self.queue.add(key)
-
-        def mapped(_key: str, old: T | None, new: T | None) -> None:
-            assert keys is not None
+        def changed(own: str, old: T | None, new: T | None) -> None:
             for value in (old, new):
                 if value is not None:
-                    for key in keys(value):
+                    for key in (own,) if keys is None else keys(value):
                         self.queue.add(key)
 
         self._caches.append(cache)
-        cache.on_change(own if keys is None else mapped)
+        cache.on_change(changed)
 
     async def run(self) -> None:
         """Work until cancelled. A controller runs once: leadership that was lost ends the process."""
-        try:
-            for cache in self._caches:
-                await cache.synced.wait()
-            logger.info("controller %s: caches are in sync, starting %d workers", self.name, self._workers)
-            async with asyncio.TaskGroup() as group:
-                for _ in range(self._workers):
-                    group.create_task(self._work())
-        finally:
-            self.queue.close()
+        for cache in self._caches:
+            await cache.synced.wait()
+        logger.info("controller %s: caches are in sync, starting %d workers", self.name, self._workers)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._workers):
+                group.create_task(self._work())
 
     async def _work(self) -> None:
         while True:
-            try:
-                key = await self.queue.get()
-            except QueueClosed:
-                return
+            key = await self.queue.get()
             try:
                 await self._once(key)
             finally:
