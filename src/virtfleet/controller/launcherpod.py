@@ -1,4 +1,4 @@
-"""What the controllers keep of a launcher Pod, and what that says about it."""
+"""What the controllers keep of the Pods that they make for VMs, and what that says about them."""
 
 # ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
@@ -7,11 +7,14 @@ from typing import Any
 
 import msgspec
 
-from virtfleet.api import names
+from virtfleet.api import conditions, names
+from virtfleet.api.conditions import Condition
 from virtfleet.controller.records.kept import Kept, Record
+from virtfleet.controller.records.machine import Volumes
 from virtfleet.kube.resource import PODS
 from virtfleet.pods.launcher import COMPUTE
 
+POD_SCHEDULED = "PodScheduled"
 _HYPERVISOR = "--hypervisor="
 
 
@@ -61,12 +64,70 @@ class PodStatus(Record):
     init_container_statuses: list[ContainerStatus] = []
 
 
-class LauncherPod(Kept):
-    """The Pod of a VMI, or of one of its migrations."""
+class Pod(Kept):
+    """Any of them."""
 
     resource = PODS
-    spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    @property
+    def containers(self) -> list[ContainerStatus]:
+        """What became of its containers, in the order in which they start."""
+        return [*self.status.init_container_statuses, *self.status.container_statuses]
+
+    @property
+    def unscheduled(self) -> Condition | None:
+        """What a scheduler says of why no node takes it so far."""
+        placed = conditions.find(self.status.conditions, POD_SCHEDULED)
+        return placed if placed and placed["status"] == "False" else None
+
+    @property
+    def unplaced(self) -> str:
+        """The same in words; nothing where nothing keeps it from a node."""
+        why = self.unscheduled
+        return f"no node takes Pod {self.name}: {why.get('message') or ''}" if why else ""
+
+
+class AttachmentPod(Pod):
+    """A Pod that attaches a volume."""
+
+    spec: Volumes = msgspec.field(default_factory=Volumes)
+
+    @property
+    def volume(self) -> str:
+        return self.metadata.annotations.attached_volume
+
+    @property
+    def claim(self) -> str:
+        return next((volume.claim for volume in self.spec.volumes if volume.claim), "")
+
+    @property
+    def vmi_key(self) -> str:
+        """The VMI that it was made for."""
+        return f"{self.namespace}/{self.metadata.annotations.owner_vmi}"
+
+    @property
+    def stays(self) -> bool:
+        return not self.deleting and self.status.phase not in names.FINAL
+
+    @property
+    def ready(self) -> bool:
+        """Its container runs, so the volume is on the node."""
+        running = [status.state.running is not None for status in self.status.container_statuses]
+        return self.stays and self.status.phase == "Running" and bool(running) and all(running)
+
+    @property
+    def trouble(self) -> str:
+        """Why it does not run yet, as far as somebody says so."""
+        waiting = [s.state.waiting for s in self.status.container_statuses if s.state.waiting]
+        said = (f"{each.reason}: {each.message}" for each in waiting if each.message)
+        return self.unplaced or next(said, f"Pod {self.name} does not run yet")
+
+
+class LauncherPod(Pod):
+    """The Pod of a VMI, or of one of its migrations."""
+
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
 
     @property
     def node(self) -> str:
@@ -146,3 +207,4 @@ class LauncherPod(Kept):
 
 
 decode_pod = msgspec.json.Decoder(LauncherPod).decode
+decode_attachment = msgspec.json.Decoder(AttachmentPod).decode

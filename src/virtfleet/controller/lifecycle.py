@@ -20,14 +20,13 @@ from virtfleet.api import conditions, hotplug, names, times
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import FINAL, STUCK, Phase, VMICondition
 from virtfleet.controller import advice
-from virtfleet.controller.launcherpod import LauncherPod
+from virtfleet.controller.launcherpod import POD_SCHEDULED, LauncherPod
 from virtfleet.controller.records.cluster import Claim
 from virtfleet.controller.records.instance import Instance
 from virtfleet.controller.records.machine import Volume
 from virtfleet.kube.resource import Obj
 from virtfleet.pods.launcher import COMPUTE
 
-POD_SCHEDULED = "PodScheduled"
 UNSCHEDULABLE = "Unschedulable"
 NO_SCHEDULER = "NoScheduler"
 OVERLOOKED_AFTER = 60.0  # seconds in which a scheduler that is there looks at a Pod
@@ -345,8 +344,7 @@ def _with_placement(
     wanted: list[Condition], pod: LauncherPod | None, trouble: Trouble | None, now: float
 ) -> list[Condition]:
     """Why no node takes the VM; said only as long as it is so."""
-    scheduled = conditions.find(pod.status.conditions, POD_SCHEDULED) if pod else None
-    if scheduled and scheduled["status"] == "False":
+    if pod and (scheduled := pod.unscheduled):
         reason, message = scheduled.get("reason") or UNSCHEDULABLE, scheduled.get("message") or ""
     elif trouble and trouble.reason == CLAIM_NOT_FOUND:
         reason, message = UNSCHEDULABLE, trouble.message
@@ -373,7 +371,7 @@ def _overlooked(pod: LauncherPod) -> str:
 
 def container_trouble(pod: LauncherPod | None) -> Trouble | None:
     """The first container of the Pod that cannot start, most often for its image, or that ended beside the launcher."""
-    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses) if pod else ():
+    for status in pod.containers if pod else ():
         waiting = status.state.waiting
         if pod and waiting and advice.lacks_image_volumes(waiting.message):
             return Trouble(NO_IMAGE_VOLUMES, advice.image_volumes(pod.node))

@@ -15,12 +15,10 @@ from virtfleet.api.selectors import Selector, from_label_selector
 from virtfleet.controller import templates
 from virtfleet.controller.records.instance import Instance
 from virtfleet.controller.records.vm import ReplicaSet
-from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
+from virtfleet.controller.shared import Part, Shared
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
-from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import VMI_REPLICA_SETS, VMIS, Obj, owner_reference
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_found
+from virtfleet.kube.resource import VMI_REPLICA_SETS, Obj, owner_reference
 
 BURST = 250  # instances made or deleted in one go
 # Which instances go first when there are too many: those whose loss hurts least.
@@ -94,19 +92,15 @@ def status_of(replica_set: Obj, owned: Iterable[Instance], selector: Selector, f
     }
 
 
-class ReplicaSets:
+class ReplicaSets(Part):
     """The controller."""
 
-    def __init__(
-        self, api: KubeApi, recorder: Recorder, *, sets: Cache[ReplicaSet], instances: Cache[Instance]
-    ) -> None:
-        self._api = api
-        self._recorder = recorder
-        self._sets = sets
-        self._instances = instances
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._sets = shared.sets
         self.controller = Controller(kinds.REPLICA_SET.singular, self.reconcile, workers=4)
-        self.controller.follow(sets)
-        self.controller.follow(instances, self._sets_of)
+        self.controller.follow(self._sets)
+        self.controller.follow(self._instances, self._sets_of)
 
     async def reconcile(self, key: str) -> float | None:
         """Claim instances, reach the wanted number of them, say how it stands."""
@@ -166,8 +160,7 @@ class ReplicaSets:
         return False
 
     async def _set_owner(self, vmi: Instance, owners: list[Obj]) -> None:
-        meta = {"ownerReferences": owners, "resourceVersion": vmi.metadata.resource_version}
-        self._instances.observe(await self._api.patch(VMIS, vmi.name, {"metadata": meta}, vmi.namespace))
+        await self._patch_instance(vmi, {"metadata": {"ownerReferences": owners}})
 
     # -- their number
 
@@ -200,7 +193,7 @@ class ReplicaSets:
     async def _create(self, replica_set: ReplicaSet, vmi: Obj) -> None:
         name = vmi["metadata"]["name"]
         try:
-            self._instances.observe(await self._api.create(VMIS, vmi))
+            await self._instances.create(vmi)
         except ApiError as error:
             if is_already_exists(error):  # somebody filled the slot; the cache is about to show it
                 return
@@ -212,25 +205,20 @@ class ReplicaSets:
 
     async def _delete(self, replica_set: ReplicaSet, vmi: Instance) -> None:
         try:
-            answer = await self._api.delete(VMIS, vmi.name, vmi.namespace, uid=vmi.uid)
+            asked = await self._instances.remove(vmi.key, vmi.uid)
         except ApiError as error:
-            if is_not_found(error) or is_conflict(error):
-                return
             what = f"Error deleting virtual machine instance {vmi.name}: {error.message}"
             self._recorder.warning(replica_set.reference, "FailedDelete", what)
             raise
-        if answer["metadata"].get("deletionTimestamp"):
-            self._instances.observe(answer)
-        what = f"Stopped the virtual machine by deleting the virtual machine instance {vmi.uid}"
-        self._recorder.normal(replica_set.reference, "SuccessfulDelete", what)
+        if asked:
+            what = f"Stopped the virtual machine by deleting the virtual machine instance {vmi.uid}"
+            self._recorder.normal(replica_set.reference, "SuccessfulDelete", what)
 
     async def _write_status(self, replica_set: ReplicaSet, obj: Obj, status: Obj) -> None:
         old = obj.get("status") or {}
         if all(old.get(key, []) == value for key, value in status.items()):
             return
-        patch = {"status": status}
-        name, namespace = replica_set.name, replica_set.namespace
-        self._sets.observe(await self._api.patch(VMI_REPLICA_SETS, name, patch, namespace, subresource="status"))
+        await self._sets.change(replica_set.key, {"status": status}, subresource="status")
         was = conditions.find(old.get("conditions") or (), "ReplicaPaused") is not None
         paused = bool(obj["spec"].get("paused"))
         if was != paused:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from virtfleet.api import times
 from virtfleet.api.names import Phase
+from virtfleet.api.vm import VirtualMachineStartFailure as StartFailure
+from virtfleet.api.vm import VirtualMachineStateChangeRequest as Request
 from virtfleet.controller.records.instance import Instance
-from virtfleet.controller.records.vm import Request, StartFailure, Vm
+from virtfleet.controller.records.vm import Vm
 
 START, STOP = "Start", "Stop"
 PAUSED = "paused"  # of a start request's data: start the guest paused
@@ -154,5 +156,5 @@ def start_failure(vm: Vm, vmi: Instance | None, now: float) -> StartFailure | No
         return None
     if vmi is None or not vmi.final or wants_stop(vm, vmi) or (known and known.last_failed_vmi_uid == vmi.uid):
         return known
-    count = known.consecutive_fail_count + 1 if known else 1
+    count = 1 + ((known and known.consecutive_fail_count) or 0)
     return StartFailure(count, vmi.uid, times.timestamp(now + pause_after(count)))

@@ -12,6 +12,7 @@ from virtfleet.api.conditions import Condition
 from virtfleet.api.names import Phase, PrintableStatus, VMCondition, VMICondition
 from virtfleet.controller import lifecycle, strategy
 from virtfleet.controller.datavolumes.records import DataVolume
+from virtfleet.controller.launcherpod import POD_SCHEDULED
 from virtfleet.controller.lifecycle import Trouble
 from virtfleet.controller.records.cluster import Claim
 from virtfleet.controller.records.instance import Instance
@@ -154,8 +155,8 @@ _WORDS: tuple[tuple[str, Callable[[View, bool], bool]], ...] = (
     (PrintableStatus.RUNNING, _phase(Phase.RUNNING)),
     (PrintableStatus.PVC_NOT_FOUND, _condition(VMICondition.SYNCHRONIZED, "False", lifecycle.CLAIM_NOT_FOUND)),
     (PrintableStatus.DATA_VOLUME_ERROR, lambda view, _: any(volume.failing for volume in view.unfilled)),
-    (PrintableStatus.UNSCHEDULABLE, _condition(lifecycle.POD_SCHEDULED, "False", lifecycle.UNSCHEDULABLE)),
-    (PrintableStatus.UNSCHEDULABLE, _condition(lifecycle.POD_SCHEDULED, "False", lifecycle.NO_SCHEDULER)),
+    (PrintableStatus.UNSCHEDULABLE, _condition(POD_SCHEDULED, "False", lifecycle.UNSCHEDULABLE)),
+    (PrintableStatus.UNSCHEDULABLE, _condition(POD_SCHEDULED, "False", lifecycle.NO_SCHEDULER)),
     (PrintableStatus.PROVISIONING, lambda view, _: bool(view.unfilled)),
     (
         PrintableStatus.WAITING_FOR_VOLUME_BINDING,

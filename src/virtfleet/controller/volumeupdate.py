@@ -15,20 +15,17 @@ from hashlib import blake2s
 from virtfleet.api import conditions, hotplug, kinds, names
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller.datavolumes import records as datavolumes
-from virtfleet.controller.datavolumes.records import DataVolume
 from virtfleet.controller.lifecycle import claim_info
 from virtfleet.controller.migration import retries
 from virtfleet.controller.migration.records import Migration, migration_of
 from virtfleet.controller.records.cluster import Claim
 from virtfleet.controller.records.instance import Instance, Migrated
 from virtfleet.controller.records.vm import Vm
-from virtfleet.controller.vms import follow
-from virtfleet.kube.api import KubeApi
+from virtfleet.controller.shared import Part, Shared
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ignoring, is_already_exists, is_not_found
-from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import VMI_MIGRATIONS, VMIS, VMS, Obj, owner_reference
+from virtfleet.kube.errors import ignoring, is_already_exists
+from virtfleet.kube.resource import VMS, Obj, owner_reference
 
 STRATEGY = "Migration"
 _CANCELLED = "VolumesChangeCancellation"
@@ -88,30 +85,14 @@ def next_name(vmi: Instance, attempts: Sequence[Migration]) -> str:
     return f"{prefix(vmi)}-{retries.attempt(attempts)}"
 
 
-class VolumeUpdates:
+class VolumeUpdates(Part):
     """The controller. A VM and its instance have the same name, and so the same key."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        recorder: Recorder,
-        *,
-        vms: Cache[Vm],
-        instances: Cache[Instance],
-        claims: Cache[Claim],
-        volumes: Cache[DataVolume],
-        migrations: Cache[Migration],
-    ) -> None:
-        self._api = api
-        self._recorder = recorder
-        self._vms = vms
-        self._instances = instances
-        self._claims = claims
-        self._volumes = volumes
-        self._migrations = migrations
-        self.controller = Controller(f"{kinds.VM.singular}-volumes", self.reconcile, [migrations])
-        follow(self.controller, vms, instances, claims, volumes)
-        migrations.on_change(self._moved)
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self.controller = Controller(f"{kinds.VM.singular}-volumes", self.reconcile, [self._migrations])
+        self._follow_vms(self.controller)
+        self._migrations.on_change(self._moved)
 
     def _moved(self, _key: str, old: Migration | None, new: Migration | None) -> None:
         if (move := new or old) and self._vms.get(move.vmi_key):
@@ -159,7 +140,7 @@ class VolumeUpdates:
             for name, claim in sorted(changed.items())
         ]
         await self._tell(vm, copied)
-        whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
+        whole = await self._whole(vmi)
         if whole["metadata"]["uid"] != vmi.uid or whole["metadata"]["resourceVersion"] != vmi.metadata.resource_version:
             return None  # its change is on the way to us
         status = {"migratedVolumes": copied, "conditions": self._conditions(whole, "True", message="migrate volumes")}
@@ -183,19 +164,18 @@ class VolumeUpdates:
             of_vm, told = [owner_reference(vm.object(), VMS)], {names.VOLUME_UPDATE: vmi.name}
             wanted = migration_of(vmi, next_name(vmi, attempts), labels=told, ownerReferences=of_vm)
             with ignoring(is_already_exists):
-                self._migrations.observe(await self._api.create(VMI_MIGRATIONS, wanted))
+                await self._migrations.create(wanted)
         return None
 
     async def _take_back(self, vm: Vm, vmi: Instance, move: Migration | None) -> None:
         """End the copying first: where it was faster, the new claims are the VM's, and their data goes back."""
         if move:
             if not move.deleting:
-                with ignoring(is_not_found):
-                    await self._api.delete(VMI_MIGRATIONS, move.name, move.namespace, uid=move.uid)
+                await self._migrations.remove(move.key, move.uid)
             return
         if vmi.open_migration:
             return
-        whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
+        whole = await self._whole(vmi)
         if whole["metadata"]["resourceVersion"] != vmi.metadata.resource_version:
             return
         changed = [volume.volume_name for volume in vmi.status.migrated_volumes]
@@ -210,7 +190,7 @@ class VolumeUpdates:
         if ((vm.object().get("status") or {}).get("volumeUpdateState")) == state:
             return
         patch = {"metadata": {"resourceVersion": vm.metadata.resource_version}, "status": {"volumeUpdateState": state}}
-        self._vms.observe(await self._api.patch(VMS, vm.name, patch, vm.namespace, subresource="status"))
+        await self._vms.change(vm.key, patch, subresource="status")
 
     @staticmethod
     def _conditions(vmi: Obj, status: str, *, reason: str = "", message: str = "") -> list[conditions.Condition]:
@@ -222,10 +202,6 @@ class VolumeUpdates:
         wanted = self._conditions(whole, status, message=message)
         if wanted != vmi.status.conditions:
             await self._patch_instance(vmi, {"status": {"conditions": wanted}})
-
-    async def _patch_instance(self, vmi: Instance, patch: Obj) -> None:
-        patch["metadata"] = {"resourceVersion": vmi.metadata.resource_version, "uid": vmi.uid}
-        self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
 
 
 def _info(name: str, claims: Mapping[str, Claim]) -> Obj:

@@ -11,12 +11,15 @@ only a small projection of each object and must not pay for decoding the rest.
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from virtfleet.kube.errors import ApiError, is_gone
 from virtfleet.kube.resource import Obj, Resource
+
+T = TypeVar("T")
 
 
 class Patch(enum.StrEnum):
@@ -113,3 +116,32 @@ class KubeApi(Protocol):
     ) -> Obj: ...
 
     async def delete_collection(self, res: Resource, namespace: str | None = None) -> None: ...
+
+
+async def read_all(
+    api: KubeApi,
+    res: Resource,
+    namespace: str | None = None,
+    *,
+    labels: str = "",
+    fields: str = "",
+    read: Callable[[bytes], T],
+) -> tuple[list[T], str]:
+    """Every object through `read`, page by page, and the resourceVersion of the list.
+
+    A continue token lives for minutes only, so a list that is read slowly can expire in the middle (410). It then
+    starts again without a limit: one answer cannot expire.
+    """
+    limit = 500
+    while True:
+        items: list[T] = []
+        version = ""
+        try:
+            async for page in api.pages(res, namespace, labels=labels, fields=fields, limit=limit):
+                items += map(read, page.items)
+                version = page.resource_version
+            return items, version
+        except ApiError as error:
+            if not is_gone(error) or not limit:
+                raise
+            limit = 0

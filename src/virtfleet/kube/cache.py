@@ -17,7 +17,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -25,9 +25,8 @@ import msgspec
 import orjson
 
 from virtfleet.api.selectors import parse_label_selector
-from virtfleet.kube.api import KubeApi, WatchEvent
-from virtfleet.kube.errors import SILENT, ApiError
-from virtfleet.kube.listing import read_all
+from virtfleet.kube.api import KubeApi, Patch, WatchEvent, read_all
+from virtfleet.kube.errors import SILENT, ApiError, ignoring, is_conflict, is_not_found
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.work.pacing import Backoff
 
@@ -179,6 +178,43 @@ class Cache(Generic[T]):
         if not known and (self._fields or not self._selector.matches(meta.get("labels"))):
             return
         self._put(key, self._entry(key, revision, meta.get("uid", ""), orjson.dumps(obj)))
+
+    # -- asking the server itself, and writing: the next read here sees it
+
+    def taken(self, obj: Obj) -> T:
+        """What is kept of an answer of the server's."""
+        self.observe(obj)
+        return self._decode(orjson.dumps(obj))
+
+    async def fetch(self, key: str) -> T:
+        namespace, name = split_key(key)
+        return self.taken(await self._api.get(self.resource, name, namespace))
+
+    async def listed(self, namespace: str, labels: str = "") -> Sequence[T]:
+        """Those of one namespace; with `labels`, which are to name those of the cache too, fewer of them."""
+        objects = await self._api.list(self.resource, namespace, labels=labels or self._labels)
+        return [self.taken(obj) for obj in objects]
+
+    async def create(self, obj: Obj, namespace: str | None = None) -> T:
+        return self.taken(await self._api.create(self.resource, obj, namespace))
+
+    async def change(self, key: str, patch: Obj, *, how: Patch = Patch.MERGE, subresource: str | None = None) -> None:
+        namespace, name = split_key(key)
+        self.observe(await self._api.patch(self.resource, name, patch, namespace, how=how, subresource=subresource))
+
+    async def remove(
+        self, key: str, uid: str, *, grace: int | None = None, resource_version: str | None = None
+    ) -> Obj | None:
+        """Delete this very object. The answer is the server's, None where it was gone, or another has its name."""
+        namespace, name = split_key(key)
+        with ignoring(is_not_found, is_conflict):
+            answer = await self._api.delete(
+                self.resource, name, namespace, grace=grace, uid=uid, resource_version=resource_version
+            )
+            if "deletionTimestamp" in answer.get("metadata", {}):  # else it is gone at once, as the answer says
+                self.observe(answer)
+            return answer
+        return None
 
     # -- following the server
 

@@ -15,13 +15,10 @@ from virtfleet.api.imports import Unusable, Wanted
 from virtfleet.api.quantity import Quantity
 from virtfleet.controller.datavolumes import progress
 from virtfleet.controller.datavolumes.records import FAILED, PENDING, SUCCEEDED, DataVolume, Importer
-from virtfleet.controller.records.cluster import Claim, NodeRecord, labels_of
-from virtfleet.installation import Installation, in_force
-from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
+from virtfleet.controller.records.cluster import Claim, labels_of
+from virtfleet.controller.shared import Part, Shared
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
-from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import (
     DATA_SOURCES,
     DATA_VOLUMES,
@@ -59,38 +56,21 @@ class Clients:
     name: str = ""
 
 
-class DataVolumes:
+class DataVolumes(Part):
     """The controller."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        recorder: Recorder,
-        *,
-        volumes: Cache[DataVolume],
-        claims: Cache[Claim],
-        importers: Cache[Importer],
-        nodes: Cache[NodeRecord],
-        installations: Cache[Installation],
-        cdi: Cache[str],
-        clients: Callable[[], Clients] = Clients,
-    ) -> None:
-        self._api = api
-        self._recorder = recorder
-        self._volumes = volumes
-        self._claims = claims
-        self._importers = importers
-        self._nodes = nodes
-        self._installations = installations
-        self._cdi = cdi
+    def __init__(self, shared: Shared, clients: Callable[[], Clients]) -> None:
+        super().__init__(shared)
+        self._importers = shared.importers
+        self._cdi = shared.cdi
         self._clients = clients
         self.controller = Controller(
-            kinds.DATA_VOLUME.singular, self.reconcile, [nodes, installations, cdi], workers=WORKERS
+            kinds.DATA_VOLUME.singular, self.reconcile, [self._nodes, self._installations, self._cdi], workers=WORKERS
         )
-        self.controller.follow(volumes)
-        self.controller.follow(claims, self._of_claim)
-        self.controller.follow(importers, lambda importer: [importer.claim_key])
-        cdi.on_change(self._cdi_changed)
+        self.controller.follow(self._volumes)
+        self.controller.follow(self._claims, self._of_claim)
+        self.controller.follow(self._importers, lambda importer: [importer.claim_key])
+        self._cdi.on_change(self._cdi_changed)
 
     async def reconcile(self, key: str) -> float | None:
         """Have the claim, and an importer for as long as it is to be filled."""
@@ -176,28 +156,18 @@ class DataVolumes:
         notes = {key: value for key, value in (meta.get("annotations") or {}).items() if key not in _NOT_COPIED}
         if (obj["spec"].get("source") or {}).get(imports.UPLOAD) is not None:
             notes[names.UPLOAD_TARGET] = ""
-        made = {
-            "apiVersion": PERSISTENT_VOLUME_CLAIMS.api_version,
-            "kind": PERSISTENT_VOLUME_CLAIMS.kind,
-            "metadata": {
-                "name": meta["name"],
-                "namespace": meta["namespace"],
-                "labels": dict(meta.get("labels") or {}),
-                "annotations": notes,
-                "ownerReferences": [owner_reference(obj, DATA_VOLUMES)],
-            },
-            "spec": spec,
+        of_claim = {
+            "name": volume.name,
+            "namespace": volume.namespace,
+            "labels": dict(meta.get("labels") or {}),
+            "annotations": notes,
+            "ownerReferences": [owner_reference(obj, DATA_VOLUMES)],
         }
         with ignoring(is_already_exists):
-            self._claims.observe(await self._api.create(PERSISTENT_VOLUME_CLAIMS, made))
-            self._recorder.normal(volume.reference, PENDING, f"PVC {meta['name']} Pending")
-        claim = self._claims.get(volume.key)
-        if claim is None:
-            self._claims.observe(await self._api.get(PERSISTENT_VOLUME_CLAIMS, meta["name"], meta["namespace"]))
-            claim = self._claims.get(volume.key)
-        if claim is None:
-            raise Waiting("its claim is not there yet")
-        return claim
+            claim = await self._claims.create(PERSISTENT_VOLUME_CLAIMS.object(of_claim, spec=spec))
+            self._recorder.normal(volume.reference, PENDING, f"PVC {claim.name} Pending")
+            return claim
+        return await self._claims.fetch(volume.key)
 
     # -- claims that are uploaded to
 
@@ -279,16 +249,13 @@ class DataVolumes:
     async def _begin(self, claim: Claim, filling: Filling) -> Importer | None:
         if filling.source:
             await self._unused(filling)
-        settings = in_force(self._installations.list())
-        wanted = pods.render(filling, settings, labels_of(self._nodes))
+        wanted = pods.render(filling, self._settings, labels_of(self._nodes))
         with ignoring(is_already_exists):
-            self._importers.observe(await self._api.create(PODS, wanted))
-            return self._importer(claim.key)
-        there = await self._api.get(PODS, wanted["metadata"]["name"], claim.namespace)
-        if there["metadata"].get("annotations", {}).get(names.FILLED_CLAIM) != claim.name:
-            raise Waiting(f"Pod {there['metadata']['name']} exists and is no importer; delete it")
-        self._importers.observe(there)
-        return self._importer(claim.key)
+            return await self._importers.create(wanted)
+        there = await self._importers.fetch(f"{claim.namespace}/{wanted['metadata']['name']}")
+        if there.claim_key != claim.key:
+            raise Waiting(f"Pod {there.name} exists and is no importer; delete it")
+        return there
 
     async def _unused(self, filling: Filling) -> None:
         """A disk that is written to while it is copied is copied into pieces."""
@@ -320,17 +287,11 @@ class DataVolumes:
         if [known.filling_phase, known.filling_ready] != [*wanted.values()]:
             patch = {"metadata": {"uid": claim.uid, "annotations": wanted}}
             with ignoring(is_not_found):
-                self._claims.observe(
-                    await self._api.patch(PERSISTENT_VOLUME_CLAIMS, claim.name, patch, claim.namespace)
-                )
+                await self._claims.change(claim.key, patch)
 
     async def _dismiss(self, importer: Importer | None) -> None:
-        if importer is None or importer.deleting:
-            return
-        with ignoring(is_not_found, is_conflict):
-            answer = await self._api.delete(PODS, importer.name, importer.namespace, uid=importer.uid)
-            if "deletionTimestamp" in answer.get("metadata", {}):
-                self._importers.observe(answer)
+        if importer and not importer.deleting:
+            await self._importers.remove(importer.key, importer.uid)
 
     # -- telling
 
@@ -343,9 +304,7 @@ class DataVolumes:
             return
         patch = {"metadata": {"resourceVersion": volume.metadata.resource_version}, "status": status}
         with ignoring(is_not_found):
-            self._volumes.observe(
-                await self._api.patch(DATA_VOLUMES, volume.name, patch, volume.namespace, subresource="status")
-            )
+            await self._volumes.change(volume.key, patch, subresource="status")
             if trouble and trouble != volume.trouble:
                 self._recorder.warning(volume.reference, "Error", trouble)
             elif at != volume.phase:

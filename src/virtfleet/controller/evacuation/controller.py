@@ -21,59 +21,35 @@ from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.migration import queue, retries
 from virtfleet.controller.migration.controller import Migrations
 from virtfleet.controller.migration.records import UNFINISHED, Migration
-from virtfleet.controller.pods import LauncherPods, owners
+from virtfleet.controller.pods import owners
 from virtfleet.controller.records.cluster import NodeRecord
 from virtfleet.controller.records.instance import Instance
-from virtfleet.installation import Installation, in_force
-from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
+from virtfleet.controller.shared import ALL, Part, Shared
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
-from virtfleet.kube.events import Recorder, Reference
-from virtfleet.kube.resource import NODES, VMI_MIGRATIONS, VMIS, VMS
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_found
+from virtfleet.kube.events import Reference
+from virtfleet.kube.resource import VMS
 
 logger = logging.getLogger(__name__)
 
-_ALL = "all"
 WAITING, CANCELLED = "EvacuationWaiting", "EvacuationCancelled"
-NODE_INDEXES = {
-    "drained": lambda node: [_ALL] if node.metadata.annotations.drained else [],
-    "taint": lambda node: [taint.key for taint in node.spec.taints if taint.effect == "NoSchedule"],
-}
 
 
-class Evacuations:
+class Evacuations(Part):
     """The controller. `migrating` knows how many migrations there are, and may be."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        recorder: Recorder,
-        migrating: Migrations,
-        *,
-        migrations: Cache[Migration],
-        instances: Cache[Instance],
-        launchers: LauncherPods,
-        nodes: Cache[NodeRecord],
-        installations: Cache[Installation],
-    ) -> None:
-        self._api = api
-        self._recorder = recorder
+    def __init__(self, shared: Shared, migrating: Migrations) -> None:
+        super().__init__(shared)
         self._migrating = migrating
-        self._migrations = migrations
-        self._instances = instances
-        self._pods = launchers
-        self._nodes = nodes
-        self._installations = installations
         self._announced: dict[str, set[str]] = {}  # UID of a VMI -> what it was said to wait for
         self._setbacks: dict[str, float] = {}  # key of a VMI -> when a migration of it came to nothing
         self.controller = Controller("evacuation", self.reconcile)
-        self.controller.follow(instances, lambda vmi: [_ALL] if self._concerns(vmi) else [])
-        self.controller.follow(migrations, lambda _: [_ALL])
-        self.controller.follow(launchers.cache, self._of_pod)
-        self.controller.follow(nodes, self._of_node)
-        self.controller.follow(installations, lambda _: [_ALL])
-        migrations.on_change(self._deleted)
+        self.controller.follow(self._instances, lambda vmi: [ALL] if self._concerns(vmi) else [])
+        self.controller.follow(self._migrations, lambda _: [ALL])
+        self.controller.follow(self._pods.cache, self._of_pod)
+        self.controller.follow(self._nodes, self._of_node)
+        self.controller.follow(self._installations, lambda _: [ALL])
+        self._migrations.on_change(self._deleted)
 
     async def reconcile(self, _: str) -> float | None:
         """Move what is to leave and can, and say what the others wait for."""
@@ -104,14 +80,10 @@ class Evacuations:
     # -- who leaves
 
     def _leaving(self) -> list[Instance]:
-        marked = self._instances.by_index("leaves", _ALL)
+        marked = self._instances.by_index("leaves", ALL)
         tainted = [vmi for node in self._tainted() for vmi in self._instances.by_index("node", node.name)]
         known = {vmi.key: vmi for vmi in (*marked, *tainted)}
         return [known[key] for key in sorted(known) if not known[key].final and not known[key].deleting]
-
-    @property
-    def _settings(self) -> Installation:
-        return in_force(self._installations.list())
 
     def _tainted(self) -> list[NodeRecord]:
         return self._nodes.by_index("taint", self._settings.migrations.node_drain_taint_key)
@@ -125,11 +97,11 @@ class Evacuations:
 
     def _of_pod(self, pod: LauncherPod) -> list[str]:
         vmis = (self._instances.get(key) for key in owners(pod))
-        return [_ALL] if any(vmi and self._concerns(vmi) for vmi in vmis) else []
+        return [ALL] if any(vmi and self._concerns(vmi) for vmi in vmis) else []
 
     def _of_node(self, node: NodeRecord) -> list[str]:
         matters = node.spec.unschedulable or node.metadata.annotations.drained or node.spec.taints
-        return [_ALL] if matters else []
+        return [ALL] if matters else []
 
     def _deleted(self, _key: str, old: Migration | None, new: Migration | None) -> None:
         """Whoever deletes a migration of a drain does not want to see the next one at once."""
@@ -148,12 +120,12 @@ class Evacuations:
 
     async def _look_at_nodes(self) -> None:
         """Note which nodes are drained, and let VMs stay where that is over."""
-        marked = {vmi.status.node_name for vmi in self._instances.by_index("leaves", _ALL)}
+        marked = {vmi.status.node_name for vmi in self._instances.by_index("leaves", ALL)}
         for name in sorted(marked):
             node = self._nodes.get(name)
             if node and node.spec.unschedulable and not node.metadata.annotations.drained:
                 await self._note(node, "true")
-        for node in self._nodes.by_index("drained", _ALL):
+        for node in self._nodes.by_index("drained", ALL):
             if not node.spec.unschedulable:
                 await self._stay(self._instances.by_index("node", node.name), f"node {node.name} was uncordoned")
                 await self._note(node, None)
@@ -161,16 +133,14 @@ class Evacuations:
     async def _note(self, node: NodeRecord, drained: str | None) -> None:
         note = {"metadata": {"annotations": {names.DRAINED: drained}}}
         with ignoring(is_not_found):
-            self._nodes.observe(await self._api.patch(NODES, node.name, note))
+            await self._nodes.change(node.name, note)
 
     async def _stay(self, vmis: Iterable[Instance], why: str) -> None:
         for vmi in vmis:
             if not vmi.leaves:
                 continue
-            seen = {"resourceVersion": vmi.metadata.resource_version, "uid": vmi.uid}
-            patch = {"metadata": seen, "status": {"evacuationNodeName": None}}
             with ignoring(is_not_found):
-                self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
+                await self._patch_instance(vmi, {"status": {"evacuationNodeName": None}})
                 self._event(vmi, CANCELLED, f"it stays: {why}")
 
     async def _withdraw(self) -> None:
@@ -180,10 +150,9 @@ class Evacuations:
             vmi = self._instances.get(migration.vmi_key)
             if not node or migration.deleting or vmi is None or vmi.migrating:
                 continue
-            if vmi.status.node_name == node and not self._concerns(vmi):
-                with ignoring(is_not_found, is_conflict):
-                    await self._api.delete(VMI_MIGRATIONS, migration.name, migration.namespace, uid=migration.uid)
-                    self._event(vmi, CANCELLED, f"Deleted Migration {migration.name}: the VM need not leave {node}")
+            stays = vmi.status.node_name == node and not self._concerns(vmi)
+            if stays and await self._migrations.remove(migration.key, migration.uid):
+                self._event(vmi, CANCELLED, f"Deleted Migration {migration.name}: the VM need not leave {node}")
 
     # -- moving
 
@@ -192,7 +161,7 @@ class Evacuations:
         wanted = leaving.migration(vmi, self._migrations.by_index("vmi", vmi.key))
         try:
             with ignoring(is_already_exists):  # made by somebody else, or about to be seen
-                self._migrations.observe(await self._api.create(VMI_MIGRATIONS, wanted))
+                await self._migrations.create(wanted)
                 self._event(vmi, "SuccessfulCreate", f"Created Migration {wanted['metadata']['name']}")
         except ApiError as error:
             logger.warning("no migration for VMI %s: %s", vmi.key, error.message)

@@ -126,21 +126,18 @@ def _of_the_pod(at: Situation, now: float) -> tuple[str, str]:
 
 def unplaced(at: Situation) -> str:
     """What keeps the target Pod from every node so far, in the scheduler's words; nothing where nothing does."""
-    placed = conditions.find(at.target.status.conditions, lifecycle.POD_SCHEDULED) if at.target else None
-    if at.target is None or placed is None or placed["status"] != "False":
+    if at.target is None or (why := at.target.unscheduled) is None:
         return ""
-    return f"No node takes target pod {at.target.name}: {placed.get('message') or 'no reason was given'}"
+    return f"No node takes target pod {at.target.name}: {why.get('message') or 'no reason was given'}"
 
 
 def _pod_deadlines(migration: Migration, pod: LauncherPod, now: float) -> Iterator[tuple[float, str]]:
     """Seconds that are left for a target Pod to run, and what is wrong with it then."""
     age = now - times.seconds(pod.metadata.creation_timestamp)
     marks = migration.metadata.annotations
-    placed = conditions.find(pod.status.conditions, lifecycle.POD_SCHEDULED)
-    if placed and placed["status"] == "False":
+    if why := pod.unscheduled:
         limit = _seconds(marks.unschedulable_timeout, UNSCHEDULABLE)
-        said = placed.get("message") or ""
-        yield limit - age, f"no node took target pod {pod.name} within {limit:.0f} s: {said}"
+        yield limit - age, f"no node took target pod {pod.name} within {limit:.0f} s: {why.get('message') or ''}"
     limit = _seconds(marks.pending_timeout, NOT_RUNNING)
     trouble = lifecycle.container_trouble(pod)
     said = f": {trouble.reason}: {trouble.message}" if trouble else ""
@@ -283,11 +280,7 @@ def hand_over(
         **more,
     }
     return {
-        "metadata": {
-            "resourceVersion": vmi["metadata"]["resourceVersion"],
-            "uid": vmi["metadata"]["uid"],
-            "labels": {names.MIGRATION_TARGET_NODE: target.node},
-        },
+        "metadata": {"labels": {names.MIGRATION_TARGET_NODE: target.node}},
         "status": {
             "migrationState": {**dict.fromkeys(before), **in_both_words(state)},
             "activePods": {target.uid: target.node},

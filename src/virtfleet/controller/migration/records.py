@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
+from virtfleet.api.meta import PhaseTransitionTimestamp
 from virtfleet.api.migration import MigrationPolicySpec, VirtualMachineInstanceMigrationState
 from virtfleet.api.names import FINAL, Phase
-from virtfleet.controller.records.instance import Instance, Transition
+from virtfleet.controller.records.instance import Instance
 from virtfleet.controller.records.kept import Kept, Record
 from virtfleet.kube.resource import MIGRATION_POLICIES, VMI_MIGRATIONS, Obj
 
@@ -28,7 +29,7 @@ class MigrationStatus(Record):
     phase: str = ""
     conditions: list[dict[str, Any]] = []
     migration_state: VirtualMachineInstanceMigrationState | None = None
-    phase_transition_timestamps: list[Transition] = []
+    phase_transition_timestamps: list[PhaseTransitionTimestamp] = []
 
 
 class Migration(Kept):
@@ -72,17 +73,8 @@ class Policy(Kept):
 decode_migration = msgspec.json.Decoder(Migration).decode
 decode_policy = msgspec.json.Decoder(Policy).decode
 
-INDEXES = {
-    "vmi": lambda migration: [migration.vmi_key],
-    UNFINISHED: lambda migration: [] if migration.final else [UNFINISHED],
-}
-
 
 def migration_of(vmi: Instance, name: str, *, priority: str = "", **metadata: Any) -> Obj:
     """The object of a migration that a controller starts. The name says why, so that no two make one for the same."""
-    return {
-        "apiVersion": VMI_MIGRATIONS.api_version,
-        "kind": VMI_MIGRATIONS.kind,
-        "metadata": {"name": name, "namespace": vmi.namespace, **metadata},
-        "spec": {"vmiName": vmi.name, **({"priority": priority} if priority else {})},
-    }
+    spec = {"vmiName": vmi.name, **({"priority": priority} if priority else {})}
+    return VMI_MIGRATIONS.object({"name": name, "namespace": vmi.namespace, **metadata}, spec=spec)

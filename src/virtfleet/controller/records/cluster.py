@@ -76,5 +76,11 @@ def labels_of(nodes: Cache[NodeRecord]) -> dict[str, dict[str, str]]:
     return {node.name: node.metadata.labels for node in nodes.list()}
 
 
+def state_keys(claim: Claim) -> list[str]:
+    """An index of claims: whose state they hold."""
+    of = claim.metadata.labels.get(names.STATE_FOR)
+    return [f"{claim.namespace}/{of}"] if of else []
+
+
 decode_node = msgspec.json.Decoder(NodeRecord).decode
 decode_claim = msgspec.json.Decoder(Claim).decode
