@@ -14,11 +14,12 @@ from typing import Any
 import msgspec
 import orjson
 
-from virtfleet.kube.api import Page, Patch, WatchEvent, read_all
+from virtfleet.kube.api import KubeApi, Page, Patch, WatchEvent
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import PODS, Obj, Resource
 from virtfleet.kube.transport import Transport
 
+_METHODS = {"get": "GET", "create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}
 # No object is as large as this; a stream without line ends must not eat the memory.
 LONGEST_EVENT = 32 * 2**20
 
@@ -42,13 +43,8 @@ _list = msgspec.json.Decoder(_List)
 _event = msgspec.json.Decoder(_Event)
 
 
-class Client(Transport):
+class Client(Transport, KubeApi):
     """Objects, on top of requests. Use it as `async with Client(config) as api:`."""
-
-    async def get(
-        self, res: Resource, name: str, namespace: str | None = None, *, subresource: str | None = None
-    ) -> Obj:
-        return await self._call("get", "GET", res, _path(res, namespace, name, subresource), subresource)
 
     async def pages(
         self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = "", limit: int = 500
@@ -64,14 +60,6 @@ class Client(Transport):
             if not page.more:
                 return
             params["continue"] = page.more
-
-    async def list(self, res: Resource, namespace: str | None = None, *, labels: str = "") -> list[Obj]:
-        objects: list[Obj]
-        objects, _ = await read_all(self, res, namespace, labels=labels, read=orjson.loads)
-        for obj in objects:
-            obj.setdefault("apiVersion", res.api_version)
-            obj.setdefault("kind", res.kind)
-        return objects
 
     @asynccontextmanager
     async def watch(
@@ -98,81 +86,29 @@ class Client(Transport):
         async with self._stream("get", f"{PODS}/log", _path(PODS, namespace, pod, "log"), params) as chunks:
             yield chunks
 
-    async def create(
-        self,
-        res: Resource,
-        obj: Obj,
-        namespace: str | None = None,
-        *,
-        name: str | None = None,
-        subresource: str | None = None,
-        dry_run: bool = False,
-    ) -> Obj:
-        namespace = namespace or obj.get("metadata", {}).get("namespace")
-        path = res.path(namespace) if name is None else _path(res, namespace, name, subresource)
-        return await self._call("create", "POST", res, path, subresource, obj, dry_run=dry_run)
-
-    async def replace(self, res: Resource, obj: Obj, *, subresource: str | None = None) -> Obj:
-        meta = obj["metadata"]
-        path = _path(res, meta.get("namespace"), meta["name"], subresource)
-        return await self._call("update", "PUT", res, path, subresource, obj)
-
-    async def patch(
-        self,
-        res: Resource,
-        name: str,
-        patch: Any,
-        namespace: str | None = None,
-        *,
-        how: Patch = Patch.MERGE,
-        subresource: str | None = None,
-        dry_run: bool = False,
-    ) -> Obj:
-        path = _path(res, namespace, name, subresource)
-        return await self._call("patch", "PATCH", res, path, subresource, patch, content_type=how, dry_run=dry_run)
-
-    async def delete(
-        self,
-        res: Resource,
-        name: str,
-        namespace: str | None = None,
-        *,
-        grace: int | None = None,
-        propagation: str | None = None,
-        uid: str | None = None,
-        resource_version: str | None = None,
-    ) -> Obj:
-        options: Obj = {"kind": "DeleteOptions", "apiVersion": "v1"}
-        if grace is not None:
-            options["gracePeriodSeconds"] = grace
-        if propagation:
-            options["propagationPolicy"] = propagation
-        preconditions = {"uid": uid, "resourceVersion": resource_version}
-        if given := {key: value for key, value in preconditions.items() if value}:
-            options["preconditions"] = given
-        return await self._call("delete", "DELETE", res, _path(res, namespace, name), None, options)
-
     async def delete_collection(self, res: Resource, namespace: str | None = None) -> None:
         await self.request("DELETE", res.path(namespace), verb="deletecollection", resource=str(res))
 
-    async def _call(
+    async def _ask(
         self,
         verb: str,
-        method: str,
         res: Resource,
-        path: str,
+        namespace: str | None,
+        name: str | None,
         subresource: str | None,
         body: Any = None,
         *,
-        content_type: str = "application/json",
+        how: Patch | None = None,
         dry_run: bool = False,
     ) -> Obj:
+        method = _METHODS[verb]
+        path = res.path(namespace) if name is None else _path(res, namespace, name, subresource)
         answer = await self.request(
             method,
             path,
             params={"dryRun": "All"} if dry_run else {},
             body=None if body is None else orjson.dumps(body),
-            content_type=content_type,
+            content_type=how or "application/json",
             verb=verb,
             resource=f"{res}/{subresource}" if subresource else str(res),
         )

@@ -1,6 +1,6 @@
 """The API for those who live in the server's own process: no TLS, no second encoding, the same rules.
 
-Implements `kube.api.KubeApi` on top of `Operations`, so that the local scheduler and workload controllers are written
+`kube.api.KubeApi` on top of `Operations`, so that the local scheduler and workload controllers are written
 like any other component. Requests pass admission but no authorizer: this process holds the store anyway.
 """
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import orjson
 
-from virtfleet.kube.api import Page, Patch, WatchEvent
+from virtfleet.kube.api import KubeApi, Page, Patch, WatchEvent
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.apiserver.kinds.registry import Kind
 from virtfleet.local.apiserver.objects import refusals
-from virtfleet.local.apiserver.objects.deletion import DeleteOptions
+from virtfleet.local.apiserver.objects.deletion import DeleteOptions, parse_options
 from virtfleet.local.apiserver.objects.listing import Paging
 from virtfleet.local.apiserver.objects.operations import Call, Operations, served
 from virtfleet.local.apiserver.objects.selection import Selection, select
@@ -25,19 +25,12 @@ from virtfleet.local.apiserver.rights.access import MASTER, User
 from virtfleet.local.apiserver.serving.streams import BOOKMARK_SECONDS
 
 
-class InProcessApi:
+class InProcessApi(KubeApi):
     """KubeApi without a network."""
 
     def __init__(self, operations: Operations, user: User = MASTER) -> None:
         self._operations = operations
         self._user = user
-
-    async def get(
-        self, res: Resource, name: str, namespace: str | None = None, *, subresource: str | None = None
-    ) -> Obj:
-        """One object."""
-        kind = self._kind(res)
-        return _decoded(self._operations.get(kind, _namespace(res, namespace), name, subresource or ""))
 
     async def pages(
         self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = "", limit: int = 500
@@ -51,11 +44,6 @@ class InProcessApi:
             items = [served(kind, record.data) for record in listing.records]
             yield Page(items, str(listing.revision), listing.token)
             paging = Paging(limit, listing.token) if listing.token else None
-
-    async def list(self, res: Resource, namespace: str | None = None, *, labels: str = "") -> list[Obj]:
-        """All of them."""
-        pages = self.pages(res, namespace, labels=labels, limit=0)
-        return [orjson.loads(item) async for page in pages for item in page.items]
 
     @asynccontextmanager
     async def watch(
@@ -87,65 +75,36 @@ class InProcessApi:
         finally:
             watchers.close(watcher)
 
-    async def create(
+    async def _ask(
         self,
+        verb: str,
         res: Resource,
-        obj: Obj,
-        namespace: str | None = None,
+        namespace: str | None,
+        name: str | None,
+        subresource: str | None,
+        body: Any = None,
         *,
-        name: str | None = None,
-        subresource: str | None = None,
+        how: Patch | None = None,
         dry_run: bool = False,
     ) -> Obj:
-        """Make an object, or post to something that stores nothing."""
-        kind, call = self._kind(res), Call(self._user, dry_run)
-        where = _namespace(res, namespace or obj.get("metadata", {}).get("namespace"))
-        own = _copy(obj)
-        if (res.group, res.plural, subresource or "") in self._operations.posts:
-            return await self._operations.post(kind, where, name or "", subresource or "", own, call)
-        return _decoded(await self._operations.create(kind, where, own, call))
-
-    async def replace(self, res: Resource, obj: Obj, *, subresource: str | None = None) -> Obj:
-        """Write the whole object."""
-        meta = obj["metadata"]
-        where = _namespace(res, meta.get("namespace"))
-        call = Call(self._user)
-        return _decoded(
-            await self._operations.update(self._kind(res), where, meta["name"], obj, call, subresource or "")
-        )
-
-    async def patch(
-        self,
-        res: Resource,
-        name: str,
-        patch: Any,
-        namespace: str | None = None,
-        *,
-        how: Patch = Patch.MERGE,
-        subresource: str | None = None,
-        dry_run: bool = False,
-    ) -> Obj:
-        """Change a part."""
-        kind, call, body = self._kind(res), Call(self._user, dry_run), orjson.dumps(patch)
-        where = _namespace(res, namespace)
-        return _decoded(await self._operations.patch(kind, where, name, how, body, call, subresource or ""))
-
-    async def delete(
-        self,
-        res: Resource,
-        name: str,
-        namespace: str | None = None,
-        *,
-        grace: int | None = None,
-        propagation: str | None = None,
-        uid: str | None = None,
-        resource_version: str | None = None,
-    ) -> Obj:
-        """Delete one object."""
-        options = DeleteOptions(grace, propagation, uid, resource_version)
-        where = _namespace(res, namespace)
-        _, data = await self._operations.delete(self._kind(res), where, name, options, Call(self._user))
-        return _decoded(data)
+        kind, call, operations = self._kind(res), Call(self._user, dry_run), self._operations
+        where, name, part = (namespace or "") if res.namespaced else "", name or "", subresource or ""
+        sent = orjson.dumps(body)  # what the caller keeps stays as it is
+        match verb:
+            case "get":
+                data = operations.get(kind, where, name, part)
+            case "create" if (res.group, res.plural, part) in operations.posts:
+                return await operations.post(kind, where, name, part, orjson.loads(sent), call)
+            case "create":
+                data = await operations.create(kind, where, orjson.loads(sent), call)
+            case "update":
+                data = await operations.update(kind, where, name, body, call, part)
+            case "patch":
+                data = await operations.patch(kind, where, name, how or Patch.MERGE, sent, call, part)
+            case _:
+                _, data = await operations.delete(kind, where, name, parse_options(body, {}), call)
+        answer: Obj = orjson.loads(data)
+        return answer
 
     async def delete_collection(self, res: Resource, namespace: str | None = None) -> None:
         """Delete all of them."""
@@ -157,16 +116,3 @@ class InProcessApi:
         if kind is None:
             raise refusals.no_such_path()
         return kind
-
-
-def _namespace(res: Resource, namespace: str | None) -> str:
-    return (namespace or "") if res.namespaced else ""
-
-
-def _decoded(data: bytes) -> Obj:
-    obj: Obj = orjson.loads(data)
-    return obj
-
-
-def _copy(obj: Obj) -> Obj:
-    return _decoded(orjson.dumps(obj))
