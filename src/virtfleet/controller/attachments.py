@@ -92,21 +92,14 @@ class Attachments(Part):
     ) -> AttachmentPod:
         source = volume.persistent_volume_claim
         held = Held(volume.name, volume.claim, claim.block, bool(source and source.read_only))
-        there = Launcher(
-            launcher.name,
-            launcher.uid,
-            launcher.namespace,
-            launcher.node,
-            launcher.image,
-            launcher.spec.tolerations,
-            launcher.spec.image_pull_secrets,
-        )
+        of_spec = launcher.node, launcher.image, launcher.spec.tolerations, launcher.spec.image_pull_secrets
+        there = Launcher(launcher.name, launcher.uid, launcher.namespace, *of_spec)
         hypervisor = registry.get(launcher.hypervisor or registry.DEFAULT).descriptor
         wanted = attachment.render(there, held, hypervisor, self._settings, vmi=(vmi.name, vmi.uid), before=before)
         with ignoring(is_already_exists):
-            pod = await self._attached.create(wanted)
-            self._recorder.normal(vmi.reference, "SuccessfulCreate", f"Created attachment pod {pod.name}")
-            return pod
+            made = await self._attached.create(wanted)
+            self._recorder.normal(vmi.reference, "SuccessfulCreate", f"Created attachment pod {made.name}")
+            return made
         return await self._attached.fetch(f"{vmi.namespace}/{wanted['metadata']['name']}")
 
 

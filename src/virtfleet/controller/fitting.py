@@ -212,7 +212,5 @@ def _with_steps(held: list[Condition], growing: Step | None, moving: Step | None
             status = "False" if growing.reason == STUCK else "True"
             held = conditions.put(held, kind, status, now, reason=growing.reason, message=growing.message)
             held = conditions.drop(held, kind) if given else held
-    kind = VMICondition.MIGRATION_REQUIRED
-    if moving:
-        return conditions.put(held, kind, "True", now, reason=_BY_LIVE_UPDATE, message=moving.message)
-    return conditions.drop(held, kind)
+    why = (_BY_LIVE_UPDATE, moving.message) if moving else None
+    return conditions.state(held, VMICondition.MIGRATION_REQUIRED, now, why)

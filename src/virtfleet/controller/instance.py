@@ -141,7 +141,8 @@ class Instances(Part):
             state, trouble = await self._states.ready(vmi)
             if trouble:
                 return [], trouble
-            if vmi.spec.secondary and (lacks := await self._missing_network(vmi)):
+            networks = connections.wanted(read(VMI, vmi.object())) if vmi.spec.secondary else ()
+            if lacks := await connecting.missing(self._api, networks):
                 return [], Trouble(FAILED_CREATE, lacks)
             nodes = labels_of(self._nodes)
             state_claim = state.name if state else ""
@@ -159,9 +160,6 @@ class Instances(Part):
             self._untold[vmi.key] = time.monotonic() + PROMPT
             self._recorder.normal(vmi.reference, "SuccessfulCreate", f"Created virtual machine pod {pod.name}")
         return [pod], None
-
-    async def _missing_network(self, vmi: Instance) -> str:
-        return await connecting.missing(self._api, connections.wanted(read(VMI, vmi.object())))
 
     async def _protect(self, vmi: Instance, existing: Sequence[LauncherPod]) -> None:
         """Have the budget that holds drains back, where the VMI wants one."""

@@ -134,9 +134,19 @@ class LauncherPod(Pod):
         return self.spec.node_name
 
     @property
+    def _made(self) -> Container:
+        """Its launcher as it was asked for."""
+        return next((c for c in self.spec.containers if c.name == COMPUTE), Container())
+
+    @property
+    def _launcher(self) -> ContainerStatus:
+        """Its launcher as it is."""
+        return next((s for s in self.status.container_statuses if s.name == COMPUTE), ContainerStatus())
+
+    @property
     def launcher_ended(self) -> bool:
         """The kubelet has seen its compute container end."""
-        return any(s.state.terminated for s in self.status.container_statuses if s.name == COMPUTE)
+        return bool(self._launcher.state.terminated)
 
     @property
     def ended(self) -> bool:
@@ -161,40 +171,32 @@ class LauncherPod(Pod):
         The compute container may carry the guest's readiness probe, so that it is enough that it runs; the others have
         to be ready.
         """
-        statuses = self.status.container_statuses
-        running = any(s.name == COMPUTE and s.state.running is not None for s in statuses)
-        return (
-            running
-            and not self.going_down
-            and self.status.phase == "Running"
-            and all(s.ready for s in statuses if s.name != COMPUTE)
-        )
+        runs = self.status.phase == "Running" and self._launcher.state.running is not None and not self.going_down
+        return runs and all(s.ready for s in self.status.container_statuses if s.name != COMPUTE)
 
     @property
     def failed(self) -> bool:
         """Its launcher ended without having seen a VM through: it was killed, or its node lost power."""
-        compute = (s.state.terminated for s in self.status.container_statuses if s.name == COMPUTE)
-        return any(ended.get("exitCode") for ended in compute if ended)
+        return bool((self._launcher.state.terminated or {}).get("exitCode"))
 
     @property
     def asks_for(self) -> dict[str, Any]:
         """The resources that its launcher is to have."""
-        return next((c.resources for c in self.spec.containers if c.name == COMPUTE), {})
+        return self._made.resources
 
     @property
     def has(self) -> dict[str, Any] | None:
         """The resources that its launcher has, by its node's word; None where it says nothing of that."""
-        return next((s.resources for s in self.status.container_statuses if s.name == COMPUTE), None)
+        return self._launcher.resources
 
     @property
     def image(self) -> str:
-        return next((c.image for c in self.spec.containers if c.name == COMPUTE), "")
+        return self._made.image
 
     @property
     def hypervisor(self) -> str:
         """What it was made to run on, from what nobody can change in a Pod that exists."""
-        arguments = (argument for c in self.spec.containers if c.name == COMPUTE for argument in c.args)
-        return next((a.removeprefix(_HYPERVISOR) for a in arguments if a.startswith(_HYPERVISOR)), "")
+        return next((a.removeprefix(_HYPERVISOR) for a in self._made.args if a.startswith(_HYPERVISOR)), "")
 
     @property
     def migration_uid(self) -> str:

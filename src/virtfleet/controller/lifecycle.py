@@ -309,11 +309,8 @@ def _with_ready(vmi: Instance, pod: LauncherPod | None, phase: str, now: float) 
 
 def _with_eviction(wanted: list[Condition], vmi: Instance, now: float) -> list[Condition]:
     """Whether an eviction has asked for the VM to leave its node; said only as long as it is so."""
-    kind = VMICondition.EVICTION_REQUESTED
-    if not vmi.leaves or vmi.final:
-        return conditions.drop(wanted, kind)
-    message = f"the VM was asked to leave node {vmi.status.node_name}"
-    return conditions.put(wanted, kind, "True", now, reason=kind, message=message)
+    kind, message = VMICondition.EVICTION_REQUESTED, f"the VM was asked to leave node {vmi.status.node_name}"
+    return conditions.state(wanted, kind, now, (kind, message) if vmi.leaves and not vmi.final else None)
 
 
 def eviction_mark(at: Situation) -> dict[str, str | None]:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 
 from virtfleet.api import conditions, kinds
 from virtfleet.api.conditions import Condition
@@ -74,16 +74,10 @@ def status_of(replica_set: Obj, owned: Iterable[Instance], selector: Selector, f
     spec, old = replica_set["spec"], replica_set.get("status") or {}
     active = [vmi for vmi in owned if is_active(vmi)]
     listed: list[Condition] = old.get("conditions") or []
-    if spec.get("paused"):
-        message = "Controller got paused"
-        listed = conditions.put(listed, "ReplicaPaused", "True", now, reason="Paused", message=message)
-    else:
-        listed = conditions.drop(listed, "ReplicaPaused")
-    if failure:
-        reason = "FailedCreate" if len(active) < spec.get("replicas", 1) else "FailedDelete"
-        listed = conditions.put(listed, "ReplicaFailure", "True", now, reason=reason, message=failure)
-    else:
-        listed = conditions.drop(listed, "ReplicaFailure")
+    paused = ("Paused", "Controller got paused") if spec.get("paused") else None
+    listed = conditions.state(listed, "ReplicaPaused", now, paused)
+    reason = "FailedCreate" if len(active) < spec.get("replicas", 1) else "FailedDelete"
+    listed = conditions.state(listed, "ReplicaFailure", now, (reason, failure) if failure else None)
     return {
         "replicas": len(active),
         "readyReplicas": sum(conditions.holds(vmi.status.conditions, VMICondition.READY) for vmi in active),
@@ -181,14 +175,9 @@ class ReplicaSets(Part):
         return str(failures[0]) if failures else ""
 
     def _free_slots(self, replica_set: ReplicaSet, obj: Obj, missing: int) -> list[Obj]:
-        free: list[Obj] = []
-        for slot in count():
-            if len(free) == missing:
-                return free
-            vmi = templates.instance_of_replica_set(obj, slot)
-            if self._instances.get(f"{replica_set.namespace}/{vmi['metadata']['name']}") is None:
-                free.append(vmi)
-        raise AssertionError("there are always more slots")
+        slots = (templates.instance_of_replica_set(obj, slot) for slot in count())
+        free = (vmi for vmi in slots if not self._instances.get(f"{replica_set.namespace}/{vmi['metadata']['name']}"))
+        return [*islice(free, missing)]
 
     async def _create(self, replica_set: ReplicaSet, vmi: Obj) -> None:
         name = vmi["metadata"]["name"]

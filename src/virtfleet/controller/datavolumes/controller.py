@@ -78,12 +78,11 @@ class DataVolumes(Part):
             return None
         volume, claim = self._volumes.get(key), self._claims.get(key)
         importer = self._importer(key)
-        if claim and claim.deleting:  # it stays for as long as a Pod has it
-            await self._dismiss(importer)
-        elif volume and not volume.deleting:
+        leaves = claim is not None and claim.deleting  # it stays for as long as a Pod has it
+        if volume and not volume.deleting and not leaves:
             return await self._fill(volume, claim, importer)
-        elif claim and self._is_uploaded_to(claim):
-            return await self._upload(claim, importer)
+        if claim and self._is_uploaded_to(claim) and not leaves:
+            await self._upload(claim, importer)
         else:
             await self._dismiss(importer)
         return None
@@ -123,10 +122,9 @@ class DataVolumes(Part):
             return SUCCEEDED, importer, ""
         if wanted.source in (imports.GIVEN, imports.SNAPSHOT):
             return (SUCCEEDED if claim.bound else PENDING), None, ""
-        if importer is None:
-            importer = await self._begin(claim, self._filling(obj, wanted, claim, owner_reference(obj, DATA_VOLUMES)))
-        importer, end = await self._end_of(claim, importer)
-        return end or progress.phase(wanted.source, claim, importer), importer, importer.words if importer else ""
+        importer = importer or await self._begin(claim, self._filling(obj, wanted, claim))
+        end = await self._end_of(claim, importer)
+        return end or progress.phase(wanted.source, importer), importer, importer.words
 
     async def _source(self, obj: Obj) -> tuple[Wanted, Obj | None]:
         """Where the data comes from, and the claim that is copied."""
@@ -175,10 +173,9 @@ class DataVolumes(Part):
         marked = claim.metadata.annotations.upload_target is not None
         return marked and not claim.filled and claim.controller is None
 
-    async def _upload(self, claim: Claim, importer: Importer | None) -> float | None:
+    async def _upload(self, claim: Claim, importer: Importer | None) -> None:
         if claim.metadata.annotations.filling_phase == FAILED:
-            await self._dismiss(importer)
-            return None
+            return await self._dismiss(importer)
         owner = {
             "apiVersion": PERSISTENT_VOLUME_CLAIMS.api_version,
             "kind": PERSISTENT_VOLUME_CLAIMS.kind,
@@ -189,24 +186,22 @@ class DataVolumes(Part):
         if importer is None:
             job = self._job(Wanted(imports.UPLOAD), claim, _room(claim))
             importer = await self._begin(claim, Filling(claim.name, claim.namespace, claim.uid, owner, job))
-        importer, end = await self._end_of(claim, importer)
-        if end:
+        if await self._end_of(claim, importer):
             await self._dismiss(importer)
-        return None
 
     # -- importers
 
     def _importer(self, key: str) -> Importer | None:
         return next(iter(self._importers.by_index("claim", key)), None)
 
-    def _filling(self, obj: Obj, wanted: Wanted, claim: Claim, owner: Obj) -> Filling:
+    def _filling(self, obj: Obj, wanted: Wanted, claim: Claim) -> Filling:
         spec, body = obj["spec"], wanted.body
         job = self._job(wanted, claim, imports.size(obj) or _room(claim), preallocate=bool(spec.get("preallocation")))
         return Filling(
             claim.name,
             claim.namespace,
             claim.uid,
-            owner,
+            owner_reference(obj, DATA_VOLUMES),
             job,
             image=imports.image(body) if wanted.source == imports.REGISTRY else "",
             architecture=(body.get("platform") or {}).get("architecture") or "",
@@ -246,7 +241,7 @@ class DataVolumes(Part):
             raise Waiting(f"claim {name} is not filled yet")
         return source
 
-    async def _begin(self, claim: Claim, filling: Filling) -> Importer | None:
+    async def _begin(self, claim: Claim, filling: Filling) -> Importer:
         if filling.source:
             await self._unused(filling)
         wanted = pods.render(filling, self._settings, labels_of(self._nodes))
@@ -265,21 +260,16 @@ class DataVolumes(Part):
             if filling.source in used and not ended and not _reads_only(pod):
                 raise Waiting(f"claim {filling.source} is used by Pod {pod['metadata']['name']}; stop that first")
 
-    async def _end_of(self, claim: Claim, importer: Importer | None) -> tuple[Importer | None, str]:
+    async def _end_of(self, claim: Claim, importer: Importer) -> str:
         """What an importer has come to, written on the claim: a phase where that is the end."""
-        if importer is None or importer.deleting:
-            return importer, ""
-        if importer.done:
-            await self._note(claim, SUCCEEDED, ready=False)
-            return importer, SUCCEEDED
-        if importer.hopeless:
-            await self._note(claim, FAILED, ready=False)
-            return importer, FAILED
-        if importer.lost:
+        end = SUCCEEDED if importer.done else FAILED if importer.hopeless else ""
+        if importer.deleting:
+            return ""
+        if importer.lost and not end:
             await self._dismiss(importer)
-            return importer, ""
-        await self._note(claim, importer.status.phase or PENDING, ready=importer.ready)
-        return importer, ""
+        else:
+            await self._note(claim, end or importer.status.phase or PENDING, ready=importer.ready and not end)
+        return end
 
     async def _note(self, claim: Claim, phase: str, *, ready: bool) -> None:
         known = claim.metadata.annotations

@@ -13,9 +13,9 @@ _VERBS = {imports.UPLOAD: "Upload", imports.CLAIM: "Clone"}
 _UNKNOWN, _ALL = "N/A", "100.0%"
 
 
-def phase(source: str, claim: Claim | None, importer: Importer | None) -> str:
+def phase(source: str, importer: Importer) -> str:
     """How far it is, as far as it is not at its end."""
-    if claim is None or importer is None or importer.done or importer.lost:
+    if importer.done or importer.lost:
         return PENDING
     verb = _VERBS.get(source, "Import")
     if source == imports.UPLOAD:
