@@ -8,7 +8,7 @@ from collections.abc import Callable
 from virtfleet.controller import metrics
 from virtfleet.controller.connecting import Connecting
 from virtfleet.controller.datavolumes.controller import Clients, DataVolumes
-from virtfleet.controller.evacuation.controller import Evacuations
+from virtfleet.controller.evacuation import Evacuations
 from virtfleet.controller.fitting import Fitting
 from virtfleet.controller.instance import Instances
 from virtfleet.controller.migration.controller import Migrations

@@ -6,7 +6,7 @@ it is mounted, that the guest has it, and that it is not mounted any more. A Pod
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from virtfleet.api import hotplug, kinds
@@ -92,17 +92,13 @@ class Plugging(Part):
         self._attachers = shared.attached
         self._attachments = Attachments(shared)
         self.controller = Controller(f"{kinds.VMI.singular}-volumes", self.reconcile, workers=WORKERS)
-        self.controller.follow(self._instances, lambda vmi: [vmi.key] if vmi.plugs else [])
+        self.controller.follow(self._instances, lambda vmi: self._of([vmi]))
         self.controller.follow(self._attachers, lambda pod: [pod.vmi_key])
-        self.controller.follow(self._pods.cache, lambda pod: [key for key in owners(pod) if self._plugs(key)])
-        self.controller.follow(self._claims, self._of_claim)
+        self.controller.follow(self._pods.cache, lambda pod: self._of(map(self._instances.get, owners(pod))))
+        self.controller.follow(self._claims, lambda claim: self._of(self._instances.by_index("claim", claim.key)))
 
-    def _of_claim(self, claim: Claim) -> list[str]:
-        return [vmi.key for vmi in self._instances.by_index("claim", claim.key) if vmi.plugs]
-
-    def _plugs(self, key: str) -> bool:
-        vmi = self._instances.get(key)
-        return vmi is not None and vmi.plugs
+    def _of(self, vmis: Iterable[Instance | None]) -> list[str]:
+        return [vmi.key for vmi in vmis if vmi and vmi.plugs]
 
     async def reconcile(self, key: str) -> float | None:
         """Have the Pods that the VMI's volumes need, no others, and say how the volumes stand."""

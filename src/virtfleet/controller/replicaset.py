@@ -34,13 +34,12 @@ class Plan:
     finished: tuple[Instance, ...]
 
 
-def is_lost(vmi: Instance) -> bool:
-    """Its Pod goes away and will not come back."""
-    return conditions.holds(vmi.status.conditions, VMICondition.READY, "False", "PodTerminating")
-
-
 def is_active(vmi: Instance) -> bool:
-    return not vmi.final and not vmi.deleting and not is_lost(vmi)
+    """Neither is it over, nor does its Pod go away, which will not come back."""
+    lost = conditions.holds(
+        vmi.status.conditions, VMICondition.READY, "False", "PodTerminating"
+    )  # and will not be back
+    return not (vmi.final or vmi.deleting or lost)
 
 
 def plan(replicas: int, owned: Iterable[Instance]) -> Plan:

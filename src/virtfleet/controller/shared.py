@@ -12,7 +12,7 @@ from virtfleet.controller.disruption import decode_budget
 from virtfleet.controller.launcherpod import decode_attachment
 from virtfleet.controller.migration.records import UNFINISHED, decode_migration, decode_policy
 from virtfleet.controller.pods import LauncherPods, owners
-from virtfleet.controller.records.cluster import decode_claim, decode_node, state_keys
+from virtfleet.controller.records.cluster import decode_claim, decode_node
 from virtfleet.controller.records.instance import Instance, claim_keys, decode_instance
 from virtfleet.controller.records.kept import owner_uids
 from virtfleet.controller.records.vm import claim_keys as vm_claim_keys
@@ -43,6 +43,9 @@ _NODES = {
     "drained": lambda node: [ALL] if node.metadata.annotations.drained else [],
     "taint": lambda node: [taint.key for taint in node.spec.taints if taint.effect == "NoSchedule"],
 }
+_CLAIMS = {  # the VMIs whose firmware and TPM keep things there
+    "state": lambda claim: [f"{claim.namespace}/{of}"] if (of := claim.metadata.labels.get(names.STATE_FOR)) else []
+}
 _MIGRATIONS = {
     "vmi": lambda migration: [migration.vmi_key],
     UNFINISHED: lambda migration: [] if migration.final else [UNFINISHED],
@@ -70,7 +73,7 @@ class Shared:
         namespace = {"namespace": lambda each: [each.namespace]}
         self.sets = self._cache(resource.VMI_REPLICA_SETS, decode_replica_set, indexes=namespace)
         self.nodes = self._cache(resource.NODES, decode_node, indexes=_NODES)
-        self.claims = self._cache(resource.PERSISTENT_VOLUME_CLAIMS, decode_claim, indexes={"state": state_keys})
+        self.claims = self._cache(resource.PERSISTENT_VOLUME_CLAIMS, decode_claim, indexes=_CLAIMS)
         self.budgets = self._cache(resource.POD_DISRUPTION_BUDGETS, decode_budget, indexes={"vmi": owners})
         self.migrations = self._cache(resource.VMI_MIGRATIONS, decode_migration, indexes=_MIGRATIONS)
         self.policies = self._cache(resource.MIGRATION_POLICIES, decode_policy)

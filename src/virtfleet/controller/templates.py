@@ -41,16 +41,13 @@ def instance_of_vm(vm: Obj, *, paused: bool = False) -> Obj:
     if known := (vm.get("status") or {}).get("guestABI"):
         vmi["status"]["guestABI"] = known
     domain = _with_input(vmi["spec"].get("domain") or {})
-    vmi["spec"] = {**vmi["spec"], "domain": _with_identity(domain, meta["uid"])}
+    # The firmware's UUID is what a guest knows its machine by: it stays the same over all starts of a VM.
+    firmware = domain.get("firmware") or {}
+    firmware = {**firmware, "uuid": firmware.get("uuid") or meta["uid"]}
+    vmi["spec"] = {**vmi["spec"], "domain": {**domain, "firmware": firmware}}
     if paused:
         vmi["spec"]["startStrategy"] = "Paused"
     return vmi
-
-
-def _with_identity(domain: Obj, uid: str) -> Obj:
-    """The firmware's UUID is what a guest knows its machine by: it stays the same over all starts of a VM."""
-    firmware = domain.get("firmware") or {}
-    return {**domain, "firmware": {**firmware, "uuid": firmware.get("uuid") or uid}}
 
 
 def _with_input(domain: Obj) -> Obj:

@@ -81,7 +81,8 @@ class VirtualMachines(Part):
         if vm.deleting:
             await self._end(vm)
             return None
-        vm = await self._with_finalizer(vm)
+        if names.VM_FINALIZER not in vm.metadata.finalizers:
+            vm = await self._patch(vm, {"metadata": {"finalizers": [*vm.metadata.finalizers, names.VM_FINALIZER]}})
         decision = strategy.Decision(Act.NOTHING)
         vmi, trouble, types = None, None, None
         try:
@@ -105,7 +106,8 @@ class VirtualMachines(Part):
         if vmi and types is not None and _is_behind(vm, vmi):
             vmi, changes, current = await self._follow(vm, vmi, types)
             if current:
-                vmi = await self._brought_up_to_date(vm, vmi)
+                newest = {names.VM_GENERATION: str(vm.metadata.generation)}
+                vmi = await self._patch_instance(vmi, {"metadata": {"annotations": newest}})
             elif changes and not vmi.ran:  # nothing is lost, and most often the change is what it takes to run
                 vm, vmi = await self._act(Act.RESTART, vm, vmi)
                 changes = []
@@ -350,17 +352,7 @@ class VirtualMachines(Part):
         claims = volumeupdate.involved(vm, vmi, changed, self._claims)
         return volumeupdate.obstacle(vm.object(), vmi, changed, claims)
 
-    async def _brought_up_to_date(self, vm: Vm, vmi: Instance) -> Instance:
-        """An instance that is as the template wants it is of the VM's newest generation."""
-        newest = {names.VM_GENERATION: str(vm.metadata.generation)}
-        return await self._patch_instance(vmi, {"metadata": {"annotations": newest}})
-
     # -- writing
-
-    async def _with_finalizer(self, vm: Vm) -> Vm:
-        if names.VM_FINALIZER in vm.metadata.finalizers:
-            return vm
-        return await self._patch(vm, {"metadata": {"finalizers": [*vm.metadata.finalizers, names.VM_FINALIZER]}})
 
     async def _write_status(self, view: View) -> None:
         change = vmstatus.change(view, time.time())

@@ -9,7 +9,7 @@ does, the VM is not started on claims that may hold half of its data.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from hashlib import blake2s
 
 from virtfleet.api import conditions, hotplug, kinds, names
@@ -80,11 +80,6 @@ def prefix(vmi: Instance) -> str:
     return f"volumes-{blake2s(f'{vmi.uid}/{claims}'.encode(), digest_size=8).hexdigest()}"
 
 
-def next_name(vmi: Instance, attempts: Sequence[Migration]) -> str:
-    """Of the next migration that copies these volumes."""
-    return f"{prefix(vmi)}-{retries.attempt(attempts)}"
-
-
 class VolumeUpdates(Part):
     """The controller. A VM and its instance have the same name, and so the same key."""
 
@@ -144,7 +139,7 @@ class VolumeUpdates(Part):
         if whole["metadata"]["uid"] != vmi.uid or whole["metadata"]["resourceVersion"] != vmi.metadata.resource_version:
             return None  # its change is on the way to us
         status = {"migratedVolumes": copied, "conditions": self._conditions(whole, "True", message="migrate volumes")}
-        await self._patch_instance(vmi, {"spec": {"volumes": _volumes(whole, vm, changed)}, "status": status})
+        await self._patch_instance(vmi, {"spec": {"volumes": _volumes(whole["spec"], vm, changed)}, "status": status})
         said = f"The data of {', '.join(sorted(changed))} is copied to other claims"
         self._recorder.normal(vm.reference, "VolumesUpdate", said)
 
@@ -162,7 +157,7 @@ class VolumeUpdates(Part):
             if (left := retries.pause_ends(failed) - time.time()) > 0:
                 return left
             of_vm, told = [owner_reference(vm.object(), VMS)], {names.VOLUME_UPDATE: vmi.name}
-            wanted = migration_of(vmi, next_name(vmi, attempts), labels=told, ownerReferences=of_vm)
+            wanted = migration_of(vmi, f"{prefix(vmi)}-{retries.attempt(attempts)}", labels=told, ownerReferences=of_vm)
             with ignoring(is_already_exists):
                 await self._migrations.create(wanted)
         return None
@@ -180,7 +175,7 @@ class VolumeUpdates(Part):
             return
         changed = [volume.volume_name for volume in vmi.status.migrated_volumes]
         status = {"migratedVolumes": None, "conditions": self._conditions(whole, "False", reason=_CANCELLED)}
-        await self._patch_instance(vmi, {"spec": {"volumes": _volumes(whole, vm, changed)}, "status": status})
+        await self._patch_instance(vmi, {"spec": {"volumes": _volumes(whole["spec"], vm, changed)}, "status": status})
 
     # -- writing
 
@@ -209,19 +204,15 @@ def _info(name: str, claims: Mapping[str, Claim]) -> Obj:
     return claim_info(claim) if claim else {"claimName": name}
 
 
-def _volumes(vmi: Obj, vm: Vm, changed: Collection[str]) -> list[Obj]:
-    """The instance's volumes, those that change as the template has them."""
+def _volumes(spec: Obj, vm: Vm, changed: Collection[str]) -> list[Obj]:
+    """The volumes of a spec, those that change as the template has them."""
     template = {volume["name"]: volume for volume in vm.object()["spec"]["template"]["spec"].get("volumes") or ()}
-    return [template[v["name"]] if v["name"] in changed else v for v in vmi["spec"].get("volumes") or ()]
+    return [template[v["name"]] if v["name"] in changed else v for v in spec.get("volumes") or ()]
 
 
 def as_of_now(started_with: Obj, vm: Vm, vmi: Instance) -> Obj:
     """The spec that the VM was started with, but with the claims that its data has gone to since, by the template."""
-    template = {volume["name"]: volume for volume in vm.object()["spec"]["template"]["spec"].get("volumes") or ()}
-    wanted, here = vm.spec.template.spec.claims, vmi.spec.claims
-    spec = started_with["template"]["spec"]
-    volumes = [
-        template[v["name"]] if v["name"] in wanted and wanted[v["name"]] == here.get(v["name"]) else v
-        for v in spec.get("volumes") or ()
-    ]
-    return {**started_with, "template": {**started_with["template"], "spec": {**spec, "volumes": volumes}}}
+    spec, here = started_with["template"]["spec"], vmi.spec.claims
+    gone = [name for name, claim in vm.spec.template.spec.claims.items() if here.get(name) == claim]
+    spec = {**spec, "volumes": _volumes(spec, vm, gone)}
+    return {**started_with, "template": {**started_with["template"], "spec": spec}}

@@ -188,13 +188,8 @@ def from_kubeconfig(paths: list[Path], context: str = "") -> Config:
         raise ConfigError(f"{field}.proxy-url: proxies are not supported")
     if not cluster.server:
         raise ConfigError(f"{field}.server: is not set")
-    ca = _material(
-        field,
-        cluster_file,
-        "certificate-authority",
-        cluster.certificate_authority,
-        cluster.certificate_authority_data,
-    )
+    data = cluster.certificate_authority_data
+    ca = _material(field, cluster_file, "certificate-authority", cluster.certificate_authority, data)
     credentials: Credentials = StoredCredentials()
     if selected.user:
         user_file, entry = _lookup(where, f"contexts[{chosen}].context.user", selected.user, users)

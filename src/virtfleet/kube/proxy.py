@@ -112,7 +112,8 @@ async def _stream(request: web.Request, answer: aiohttp.ClientResponse) -> web.S
     try:
         await _while_there(request, copy())
     except aiohttp.ClientError as error:
-        _break_off(request)
+        if request.transport is not None:
+            request.transport.abort()
         raise ConnectionResetError("the answer broke off") from error
     return response
 
@@ -174,8 +175,3 @@ async def _while_there(request: web.Request, work: Coroutine[None, None, None]) 
         raise ConnectionResetError("the client is gone")
 
     await first_of(work, stays(), forgiven=())
-
-
-def _break_off(request: web.Request) -> None:
-    if request.transport is not None:
-        request.transport.abort()

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from virtfleet.api import imports, kinds, names
+from virtfleet.api import conditions, imports, kinds, names
+from virtfleet.api.conditions import Condition
 from virtfleet.api.imports import Unusable, Wanted
 from virtfleet.api.quantity import Quantity
-from virtfleet.controller.datavolumes import progress
 from virtfleet.controller.datavolumes.records import FAILED, PENDING, SUCCEEDED, DataVolume, Importer
 from virtfleet.controller.records.cluster import Claim, labels_of
 from virtfleet.controller.shared import Part, Shared
@@ -42,6 +42,8 @@ _SOURCES = {
     imports.CLAIM: Source.CLAIM,
     imports.UPLOAD: Source.UPLOAD,
 }
+_VERBS = {imports.UPLOAD: "Upload", imports.CLAIM: "Clone"}
+_UNKNOWN, _ALL = "N/A", "100.0%"
 
 
 class Waiting(Exception):
@@ -124,7 +126,7 @@ class DataVolumes(Part):
             return (SUCCEEDED if claim.bound else PENDING), None, ""
         importer = importer or await self._begin(claim, self._filling(obj, wanted, claim))
         end = await self._end_of(claim, importer)
-        return end or progress.phase(wanted.source, importer), importer, importer.words
+        return end or phase_of(wanted.source, importer), importer, importer.words
 
     async def _source(self, obj: Obj) -> tuple[Wanted, Obj | None]:
         """Where the data comes from, and the claim that is copied."""
@@ -289,7 +291,7 @@ class DataVolumes(Part):
         self, volume: DataVolume, obj: Obj, at: str, claim: Claim | None, importer: Importer | None, trouble: str
     ) -> None:
         old = obj.get("status") or {}
-        status = progress.status(old, volume.name, at, claim, importer, trouble, time.time())
+        status = status_of(old, volume.name, at, claim, importer, trouble, time.time())
         if all(old.get(key) == value for key, value in status.items()):
             return
         patch = {"metadata": {"resourceVersion": volume.metadata.resource_version}, "status": status}
@@ -321,3 +323,49 @@ def _reads_only(pod: Obj) -> bool:
     """Another importer that copies the same claim."""
     labels = pod["metadata"].get("labels") or {}
     return labels.get(names.APP_LABEL) == names.IMPORTER_APP
+
+
+# --- what a status says, in CDI's words
+
+
+def phase_of(source: str, importer: Importer) -> str:
+    """How far it is, as far as it is not at its end."""
+    if importer.done or importer.lost:
+        return PENDING
+    verb = _VERBS.get(source, "Import")
+    if source == imports.UPLOAD:
+        return f"{verb}Ready" if importer.ready else f"{verb}Scheduled"
+    begun = importer.running or importer.restarts
+    # An image is imported by the node that pulls it.
+    begun = begun or (source == imports.REGISTRY and importer.pulled_in_vain)
+    return f"{verb}InProgress" if begun else f"{verb}Scheduled"
+
+
+def status_of(
+    old: Obj, name: str, at: str, claim: Claim | None, importer: Importer | None, trouble: str, now: float
+) -> Obj:
+    """The whole status; `trouble` is what stands in its way."""
+    told: list[Condition] = old.get("conditions") or []
+    bound = claim is not None and claim.bound
+    words = f"PVC {name} Bound" if bound else f"PVC {name} Pending" if claim else "No PVC found"
+    told = _put(told, "Bound", bound, "Bound" if bound else "Pending" if claim else "NotFound", words, now)
+    done = at == SUCCEEDED
+    told = _put(told, "Ready", done, "" if done else "TransferFailed" if at == FAILED else "TransferRunning", "", now)
+    if done:
+        told = _put(told, "Running", False, "Completed", "the disk is whole", now)
+    elif trouble:
+        told = _put(told, "Running", False, "Error", trouble, now)
+    else:
+        running = importer is not None and importer.running
+        told = _put(told, "Running", running, "Pod is running" if running else "Pending", "", now)
+    return {
+        "claimName": name,
+        "phase": at,
+        "progress": _ALL if done else _UNKNOWN,
+        "restartCount": importer.restarts if importer else old.get("restartCount") or 0,
+        "conditions": told,
+    }
+
+
+def _put(told: list[Condition], kind: str, holds: bool, reason: str, message: str, now: float) -> list[Condition]:
+    return conditions.put(told, kind, "True" if holds else "False", now, reason=reason, message=message)

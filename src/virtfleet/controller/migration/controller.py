@@ -20,8 +20,8 @@ from virtfleet.api.migration import migration_failure
 from virtfleet.api.names import MigrationCondition, MigrationPhase, Phase
 from virtfleet.controller import disruption, lifecycle, limits
 from virtfleet.controller.attachments import Attachments
-from virtfleet.controller.launcherpod import AttachmentPod, LauncherPod
-from virtfleet.controller.migration import phases, policy, queue
+from virtfleet.controller.launcherpod import LauncherPod
+from virtfleet.controller.migration import phases, queue, records
 from virtfleet.controller.migration.phases import Situation
 from virtfleet.controller.migration.queue import Limits, Place
 from virtfleet.controller.migration.records import UNFINISHED, Migration
@@ -62,9 +62,9 @@ class Migrations(Part):
             kinds.MIGRATION.singular, self.reconcile, [self._nodes, self._claims, self._policies, self._installations]
         )
         self.controller.follow(self._migrations)
-        self.controller.follow(self._instances, self._of_vmi)
+        self.controller.follow(self._instances, lambda vmi: [m.key for m in self._of_vmi(vmi.key)])
         self.controller.follow(self._pods.cache, self._of_pod)
-        self.controller.follow(shared.attached, self._of_attachment)
+        self.controller.follow(shared.attached, lambda pod: [m.key for m in self._of_vmi(pod.vmi_key) if not m.final])
         self._migrations.on_change(self._left_the_queue)
         self._installations.on_change(lambda *_: self._call_next())
 
@@ -108,15 +108,11 @@ class Migrations(Part):
         now = time.monotonic()
         return dataclasses.replace(at, source_lost_for=now - self._source_lost.setdefault(migration.uid, now))
 
-    def _of_vmi(self, vmi: Instance) -> list[str]:
-        return [migration.key for migration in self._migrations.by_index("vmi", vmi.key)]
+    def _of_vmi(self, key: str) -> list[Migration]:
+        return self._migrations.by_index("vmi", key)
 
     def _of_pod(self, pod: LauncherPod) -> list[str]:
-        keys = [key for owner in owners(pod) for key in (m.key for m in self._migrations.by_index("vmi", owner))]
-        return [*dict.fromkeys([*migration_keys(pod), *keys])]
-
-    def _of_attachment(self, pod: AttachmentPod) -> list[str]:
-        return [m.key for m in self._migrations.by_index("vmi", pod.vmi_key) if not m.final]
+        return [*migration_keys(pod), *(migration.key for owner in owners(pod) for migration in self._of_vmi(owner))]
 
     # -- the queue
 
@@ -137,10 +133,7 @@ class Migrations(Part):
 
     @property
     def limits(self) -> Limits:
-        settings = self._settings.migrations
-        return Limits(
-            settings.parallel_migrations_per_cluster or 0, settings.parallel_outbound_migrations_per_node or 0
-        )
+        return Limits.of(self._settings.migrations)
 
     def _next(self) -> list[str]:
         return queue.next_to_begin(*self.places(), self.limits)
@@ -188,7 +181,7 @@ class Migrations(Part):
             await self._release(vmi, left)
             return False
         others = [pod for pod in await self._pods.listed(vmi) if pod.uid != source.uid]
-        unfinished = {m.uid for m in self._migrations.by_index("vmi", vmi.key) if not m.final}
+        unfinished = {m.uid for m in self._of_vmi(vmi.key) if not m.final}
         for pod in others:
             if pod.migration_uid not in unfinished:
                 await self._pods.delete(pod)
@@ -253,8 +246,8 @@ class Migrations(Part):
         if why := await self._other_claims(decode_instance(orjson.dumps(whole)), target):
             return await self._fail(at, why)
         namespace = await self._api.get(NAMESPACES, vmi.namespace)
-        chosen = policy.matching(self._policies.list(), vmi.metadata.labels, namespace["metadata"].get("labels") or {})
-        how = policy.in_force(self._settings.migrations, chosen)
+        chosen = records.matching(self._policies.list(), vmi.metadata.labels, namespace["metadata"].get("labels") or {})
+        how = records.in_force(self._settings.migrations, chosen)
         more = {"migrationPolicyName": chosen.name} if chosen else {}
         if attached:
             more["targetAttachmentPodUID"] = ",".join(pod.uid for pod in attached)
@@ -368,7 +361,7 @@ class Migrations(Part):
 
     async def _forget_oldest(self, migration: Migration) -> None:
         """Of the migrations of a VMI that have ended, the last ones are kept."""
-        ended = [m for m in self._migrations.by_index("vmi", migration.vmi_key) if m.final and not m.deleting]
+        ended = [m for m in self._of_vmi(migration.vmi_key) if m.final and not m.deleting]
         ended.sort(key=lambda m: (m.metadata.creation_timestamp, m.name))
         for old in ended[:-KEPT]:
             await self._migrations.remove(old.key, old.uid)

@@ -212,19 +212,19 @@ def _age(at: Situation, now: float) -> float:
 
 def look_again(at: Situation, phase: str, now: float) -> float | None:
     """Seconds until a deadline passes of which no change of an object tells."""
-    deadlines: list[tuple[float, str]] = []
+    left: list[float] = []
     if phase == MigrationPhase.SCHEDULING and at.target:
-        deadlines = [*_pod_deadlines(at.migration, at.target, now)]
+        left = [seconds for seconds, _ in _pod_deadlines(at.migration, at.target, now)]
     elif state := at.under_way:
         if state.abort_requested:
-            deadlines.append((UNHEARD - _asked_for(at, now), ""))
+            left.append(UNHEARD - _asked_for(at, now))
         elif not state.start_timestamp:
-            deadlines.append(((BEGIN if state.target_node_address else PREPARATION) - _age(at, now), ""))
+            left.append((BEGIN if state.target_node_address else PREPARATION) - _age(at, now))
         if at.source is None:
-            deadlines.append((SOURCE_LOST - at.source_lost_for, ""))
+            left.append(SOURCE_LOST - at.source_lost_for)
         if state.target_node_domain_detected and not state.source_end_timestamp:
-            deadlines.append((_SOURCE, ""))
-    return max(_SOON, min(left for left, _ in deadlines)) if deadlines else None
+            left.append(_SOURCE)
+    return max(_SOON, min(left)) if left else None
 
 
 # --- what is written
@@ -246,15 +246,11 @@ def status(at: Situation, phase: str, reason: str, now: float) -> Obj:
     aborted = known.conditions
     if at.under_way and at.under_way.abort_requested:
         aborted = conditions.put(aborted, MigrationCondition.ABORT_REQUESTED, "True", now)
-    if begun(phase):
+    if phase not in ("", MigrationPhase.PENDING):
         aborted = conditions.drop(aborted, MigrationCondition.REJECTED_BY_QUOTA)
     if aborted != known.conditions:
         change["conditions"] = aborted
     return change
-
-
-def begun(phase: str) -> bool:
-    return phase not in ("", MigrationPhase.PENDING)
 
 
 def ended_state(at: Situation, why: str, now: float) -> Obj:

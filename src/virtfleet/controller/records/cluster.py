@@ -33,6 +33,11 @@ class NodeRecord(Kept):
         return any((taint.key, taint.effect) == (key, effect) for taint in self.spec.taints)
 
     @property
+    def drained(self) -> bool:
+        """Whether it is cordoned, or was when VMs left it."""
+        return self.spec.unschedulable or bool(self.metadata.annotations.drained)
+
+    @property
     def out_of_service(self) -> bool:
         """Whether an administrator says that nothing runs there any more."""
         return any(taint.key == names.OUT_OF_SERVICE for taint in self.spec.taints)
@@ -74,12 +79,6 @@ class Claim(Kept):
 def labels_of(nodes: Cache[NodeRecord]) -> dict[str, dict[str, str]]:
     """Labels of all nodes, by their names."""
     return {node.name: node.metadata.labels for node in nodes.list()}
-
-
-def state_keys(claim: Claim) -> list[str]:
-    """An index of claims: whose state they hold."""
-    of = claim.metadata.labels.get(names.STATE_FOR)
-    return [f"{claim.namespace}/{of}"] if of else []
 
 
 decode_node = msgspec.json.Decoder(NodeRecord).decode

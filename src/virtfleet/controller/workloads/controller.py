@@ -118,7 +118,7 @@ class Updates(Part):
 
     async def _move(self, due: list[Due], settings: Installation) -> None:
         """Make as many migrations as can begin at once; more would only stand in the way of others."""
-        now, limits = time.time(), settings.migrations
+        now = time.time()
         busy = [
             Place(m.key, m.vmi_key, vmi.status.node_name if (vmi := self._instances.get(m.vmi_key)) else "")
             for m in self._migrations.by_index(UNFINISHED, UNFINISHED)
@@ -126,8 +126,7 @@ class Updates(Part):
         failed = {vmi.key: self._failures(vmi) for vmi, _ in due}
         ready = {vmi.key: vmi for vmi, _ in due if retries.pause_ends(failed[vmi.key]) <= now}
         places = [Place(key, key, vmi.status.node_name, len(failed[key])) for key, vmi in ready.items()]
-        room = Limits(limits.parallel_migrations_per_cluster or 0, limits.parallel_outbound_migrations_per_node or 0)
-        for key in queue.next_to_begin(places, busy, room):
+        for key in queue.next_to_begin(places, busy, Limits.of(settings.migrations)):
             await self._migrate(ready[key])
 
     def _failures(self, vmi: Instance) -> list[Migration]:

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from virtfleet.api import names
-from virtfleet.api.names import MigrationPhase
-from virtfleet.controller.evacuation import leaving
-from virtfleet.controller.evacuation.leaving import Wait
+from virtfleet.api import conditions, names
+from virtfleet.api.names import MigrationPhase, Phase, VMICondition
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.migration import queue, retries
 from virtfleet.controller.migration.controller import Migrations
-from virtfleet.controller.migration.records import UNFINISHED, Migration
+from virtfleet.controller.migration.queue import Limits, Place
+from virtfleet.controller.migration.records import UNFINISHED, Migration, migration_of
 from virtfleet.controller.pods import owners
 from virtfleet.controller.records.cluster import NodeRecord
 from virtfleet.controller.records.instance import Instance
@@ -28,11 +28,79 @@ from virtfleet.controller.shared import ALL, Part, Shared
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_found
 from virtfleet.kube.events import Reference
-from virtfleet.kube.resource import VMS
+from virtfleet.kube.resource import VMS, Obj
 
 logger = logging.getLogger(__name__)
 
 WAITING, CANCELLED = "EvacuationWaiting", "EvacuationCancelled"
+CRITICAL, MAINTENANCE = "system-critical", "system-maintenance"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why a VM does not leave yet. Each `kind` is said once."""
+
+    kind: str
+    message: str = ""
+    """For people; empty where it goes without saying."""
+    seconds: float | None = None
+    """After which it is over, where no change of an object tells."""
+
+
+def wait(vmi: Instance, strategy: str, migrations: Sequence[Migration], pods: int, paused: float) -> Wait | None:
+    """What a VM waits for that is to leave; None where a migration could be made now.
+
+    `paused` are the seconds that are left since something went wrong with its last migration.
+    """
+    node = vmi.status.node_name
+    if strategy == "External":
+        return Wait("external", f"it is to leave node {node}, and whoever manages it has to move or stop it")
+    if strategy not in ("LiveMigrate", "LiveMigrateIfPossible") or vmi.phase != Phase.RUNNING:
+        return Wait("nothing")
+    if not vmi.migratable:
+        fixed = conditions.find(vmi.status.conditions, VMICondition.LIVE_MIGRATABLE) or {}
+        why = f"{fixed.get('reason') or 'unknown'}: {fixed.get('message') or 'nobody has said yet whether it can'}"
+        message = f"it is to leave node {node} and cannot migrate, {why}; stop the VM to let the drain go on"
+        return Wait("fixed", message if strategy == "LiveMigrate" else "")
+    if any(not m.final for m in migrations) or pods > 1:
+        return Wait("moving")
+    if paused > 0:
+        why = _last_failure(migrations) or "its migration was deleted or refused"
+        again = f"tried again after pauses of up to {retries.LONGEST_PAUSE:.0f} s"
+        return Wait("failed", f"it is to leave node {node} and did not: {why}; {again}", paused)
+    return None
+
+
+def crowded(vmi: Instance, begun: Sequence[Place], limits: Limits) -> Wait:
+    """Why it is not the turn of a VM that could migrate."""
+    node = vmi.status.node_name
+    leaving = sum(place.node == node for place in begun)
+    if leaving >= limits.node:
+        what = f"{limits.node} VMs leave the node at one time (parallelOutboundMigrationsPerNode)"
+    else:
+        what = f"{limits.cluster} VMs migrate in the cluster at one time (parallelMigrationsPerCluster)"
+    return Wait("crowded", f"it is to leave node {node} and waits for others: {what}")
+
+
+def _last_failure(migrations: Sequence[Migration]) -> str:
+    states = (m.status.migration_state for m in retries.newest_first(migrations) if m.metadata.annotations.evacuation)
+    return next((state.failure_reason for state in states if state and state.failure_reason), "")
+
+
+def place(vmi: Instance, now: float) -> Place:
+    """The place in the queue that a migration would have."""
+    return Place(f"vmi:{vmi.key}", vmi.key, vmi.status.node_name, now, _priority(vmi))
+
+
+def _priority(vmi: Instance) -> str:
+    return MAINTENANCE if vmi.metadata.annotations.eviction_source == names.DESCHEDULER else CRITICAL
+
+
+def migration(vmi: Instance, migrations: Sequence[Migration]) -> Obj:
+    """The migration that takes a VM off its node."""
+    attempt = retries.attempt(migrations, vmi.uid, vmi.status.node_name)
+    annotations = {names.EVACUATION: vmi.status.node_name}
+    return migration_of(vmi, f"kubevirt-evacuation-{attempt}", priority=_priority(vmi), annotations=annotations)
 
 
 class Evacuations(Part):
@@ -47,7 +115,7 @@ class Evacuations(Part):
         self.controller.follow(self._instances, lambda vmi: [ALL] if self._concerns(vmi) else [])
         self.controller.follow(self._migrations, lambda _: [ALL])
         self.controller.follow(self._pods.cache, self._of_pod)
-        self.controller.follow(self._nodes, self._of_node)
+        self.controller.follow(self._nodes, lambda node: [ALL] if node.drained or node.spec.taints else [])
         self.controller.follow(self._installations, lambda _: [ALL])
         self._migrations.on_change(self._deleted)
 
@@ -66,42 +134,37 @@ class Evacuations(Part):
                 ready.append(vmi)
         waiting, active = self._migrating.places()
         limits = self._migrating.limits
-        places = {vmi.key: leaving.place(vmi, now) for vmi in ready}
+        places = {vmi.key: place(vmi, now) for vmi in ready}
         waiting += places.values()
         chosen = {*queue.next_to_begin(waiting, active, limits)}
         begun = [*active, *(place for place in waiting if place.key in chosen)]
         for vmi in ready:
             if places[vmi.key].key not in chosen:
-                self._tell(vmi, leaving.crowded(vmi, begun, limits))
+                self._tell(vmi, crowded(vmi, begun, limits))
             elif not await self._begin(vmi):
                 again.append(retries.FIRST_PAUSE)
         return min(again, default=None)
 
     # -- who leaves
 
+    @property
+    def _drain_taint(self) -> str:
+        return self._settings.migrations.node_drain_taint_key or ""
+
     def _leaving(self) -> list[Instance]:
         marked = self._instances.by_index("leaves", ALL)
-        tainted = [vmi for node in self._tainted() for vmi in self._instances.by_index("node", node.name)]
+        nodes = self._nodes.by_index("taint", self._drain_taint)
+        tainted = [vmi for node in nodes for vmi in self._instances.by_index("node", node.name)]
         known = {vmi.key: vmi for vmi in (*marked, *tainted)}
         return [known[key] for key in sorted(known) if not known[key].final and not known[key].deleting]
 
-    def _tainted(self) -> list[NodeRecord]:
-        return self._nodes.by_index("taint", self._settings.migrations.node_drain_taint_key)
-
-    def _is_tainted(self, name: str) -> bool:
-        node = self._nodes.get(name)
-        return node is not None and node.tainted(self._settings.migrations.node_drain_taint_key, "NoSchedule")
-
     def _concerns(self, vmi: Instance) -> bool:
-        return vmi.leaves or self._is_tainted(vmi.status.node_name)
+        node = self._nodes.get(vmi.status.node_name)
+        return vmi.leaves or (node is not None and node.tainted(self._drain_taint, "NoSchedule"))
 
     def _of_pod(self, pod: LauncherPod) -> list[str]:
         vmis = (self._instances.get(key) for key in owners(pod))
         return [ALL] if any(vmi and self._concerns(vmi) for vmi in vmis) else []
-
-    def _of_node(self, node: NodeRecord) -> list[str]:
-        matters = node.spec.unschedulable or node.metadata.annotations.drained or node.spec.taints
-        return [ALL] if matters else []
 
     def _deleted(self, _key: str, old: Migration | None, new: Migration | None) -> None:
         """Whoever deletes a migration of a drain does not want to see the next one at once."""
@@ -111,10 +174,11 @@ class Evacuations(Part):
     def _wait(self, vmi: Instance, now: float) -> Wait | None:
         migrations = self._migrations.by_index("vmi", vmi.key)
         pods = sum(not pod.ended for pod in self._pods.of(vmi.uid))
-        paused = retries.pause_ends(leaving.failures(migrations), self._setbacks.get(vmi.key, 0.0)) - now
+        failed = retries.failures(migrations, lambda m: bool(m.metadata.annotations.evacuation))
+        paused = retries.pause_ends(failed, self._setbacks.get(vmi.key, 0.0)) - now
         if paused <= 0:
             self._setbacks.pop(vmi.key, None)
-        return leaving.wait(vmi, self._settings.evicted_by(vmi.spec.eviction_strategy), migrations, pods, paused)
+        return wait(vmi, self._settings.evicted_by(vmi.spec.eviction_strategy), migrations, pods, paused)
 
     # -- nodes that are drained, and no longer
 
@@ -158,7 +222,7 @@ class Evacuations(Part):
 
     async def _begin(self, vmi: Instance) -> bool:
         """Make the migration. The server may know better; others are not held up by that."""
-        wanted = leaving.migration(vmi, self._migrations.by_index("vmi", vmi.key))
+        wanted = migration(vmi, self._migrations.by_index("vmi", vmi.key))
         try:
             with ignoring(is_already_exists):  # made by somebody else, or about to be seen
                 await self._migrations.create(wanted)
