@@ -11,6 +11,7 @@ from virtfleet.api import conditions, names
 from virtfleet.api.conditions import Condition
 from virtfleet.controller.records.kept import Kept, Record
 from virtfleet.controller.records.machine import Volumes
+from virtfleet.kube.pods import ContainerStatus
 from virtfleet.kube.resource import PODS
 from virtfleet.pods.launcher import COMPUTE
 
@@ -32,26 +33,6 @@ class PodSpec(Record):
     tolerations: list[dict[str, Any]] = []
     image_pull_secrets: list[dict[str, Any]] = []
     containers: list[Container] = []
-
-
-class Waiting(Record):
-    reason: str = ""
-    message: str = ""
-
-
-class ContainerState(Record):
-    waiting: Waiting | None = None
-    running: dict[str, Any] | None = None
-    terminated: dict[str, Any] | None = None
-
-
-class ContainerStatus(Record):
-    name: str = ""
-    ready: bool = False
-    restart_count: int = 0
-    resources: dict[str, Any] | None = None
-    state: ContainerState = msgspec.field(default_factory=ContainerState)
-    last_state: ContainerState = msgspec.field(default_factory=ContainerState)
 
 
 class PodStatus(Record):

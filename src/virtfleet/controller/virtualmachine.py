@@ -136,7 +136,7 @@ class VirtualMachines(Part):
         if named and (policy == "expandAll" or (policy == "expand" and not kept)):
             return await self._expanded(vm, types), Types()
         before = vm.object()
-        if change := await vmtypes.keep(self._api, before, FAILED_CREATE):
+        if change := await vmtypes.keep(self._api, before):
             vm = await self._patch(vm, {"status": change}, "status")
             await vmtypes.forget(self._api, before, vm.object())
             types = await vmtypes.find(self._api, vm.object())

@@ -35,13 +35,6 @@ WORKERS = 4
 AGAIN = 5.0
 """Seconds after which is looked again for what nobody tells of: a source that is used, or not there."""
 _NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration",)
-_SOURCES = {
-    imports.BLANK: Source.BLANK,
-    imports.HTTP: Source.HTTP,
-    imports.REGISTRY: Source.REGISTRY,
-    imports.CLAIM: Source.CLAIM,
-    imports.UPLOAD: Source.UPLOAD,
-}
 _VERBS = {imports.UPLOAD: "Upload", imports.CLAIM: "Clone"}
 _UNKNOWN, _ALL = "N/A", "100.0%"
 
@@ -219,7 +212,7 @@ class DataVolumes(Part):
         body, upload = wanted.body, wanted.source == imports.UPLOAD
         clients = self._clients() if upload else Clients()
         return Job(
-            _SOURCES[wanted.source],
+            Source(wanted.source),
             size,
             block=claim.block,
             source_block=wanted.source == imports.CLAIM and self._source_claim(wanted, claim).block,

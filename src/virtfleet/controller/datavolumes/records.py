@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from virtfleet.api import conditions, names
-from virtfleet.controller.launcherpod import ContainerStatus, Pod
+from virtfleet.controller.launcherpod import Pod
 from virtfleet.controller.records.cluster import Claim
 from virtfleet.controller.records.kept import Record, Whole, whole
 from virtfleet.kube.cache import Cache
+from virtfleet.kube.pods import ContainerStatus
 from virtfleet.kube.resource import DATA_VOLUMES
 from virtfleet.protocol.importing import HOPELESS
 
