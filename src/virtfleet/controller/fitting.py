@@ -21,7 +21,7 @@ from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.controller import lifecycle, liveupdate, sizes
 from virtfleet.controller.launcherpod import LauncherPod
-from virtfleet.controller.migration.records import Migration, migration_of
+from virtfleet.controller.migration.records import migration_of
 from virtfleet.controller.pods import owners
 from virtfleet.controller.records.cluster import NodeRecord
 from virtfleet.controller.records.instance import Instance
@@ -47,7 +47,7 @@ class Step(NamedTuple):
     message: str
     again: float | None = None
     migration: str = ""
-    """The name of the one that is [self._nodes, self._migrations, self._installations] for it."""
+    """The name of the one that is needed for it."""
 
 
 def waits(vmi: Instance) -> bool:
@@ -70,23 +70,15 @@ class Fitting(Part):
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
         self._asked: dict[str, tuple[float, Condition]] = {}  # Pod -> when a resize was asked for, and what it said
-        self.controller = Controller(
-            f"{kinds.VMI.singular}-fitting",
-            self.reconcile,
-            [self._nodes, self._migrations, self._installations],
-            workers=WORKERS,
-        )
+        name = f"{kinds.VMI.singular}-fitting"
+        self.controller = Controller(name, self.reconcile, [self._nodes, self._installations], workers=WORKERS)
         self.controller.follow(self._instances, lambda vmi: [vmi.key] if waits(vmi) else [])
         self.controller.follow(self._pods.cache, lambda pod: [key for key in owners(pod) if self._waits(key)])
-        self._migrations.on_change(self._moved)
+        self.controller.follow(self._migrations, lambda move: [move.vmi_key] if self._waits(move.vmi_key) else [])
 
     def _waits(self, key: str) -> bool:
         vmi = self._instances.get(key)
         return vmi is not None and waits(vmi)
-
-    def _moved(self, _key: str, old: Migration | None, new: Migration | None) -> None:
-        if (move := new or old) and self._waits(move.vmi_key):
-            self.controller.queue.add(move.vmi_key)
 
     async def reconcile(self, key: str) -> float | None:
         """Have the Pod that the VM needs, and say how it stands."""

@@ -56,15 +56,14 @@ class Instances(Part):
         self._states = VmStates(shared)
         self._budgets = shared.budgets
         self._untold: dict[str, float] = {}  # VMI with a new Pod -> until when that goes without saying
-        self.controller = Controller(
-            kinds.VMI.singular, self.reconcile, [self._vms, self._nodes, self._installations], workers=WORKERS
-        )
+        self.controller = Controller(kinds.VMI.singular, self.reconcile, [self._vms, self._nodes], workers=WORKERS)
         self.controller.follow(self._instances)
         self.controller.follow(self._pods.cache, pods.owners)
         self.controller.follow(self._budgets, pods.owners)
         self.controller.follow(self._claims, self._waiting_for_claim)
         self.controller.follow(self._volumes, self._waiting_for_claim)
-        self._installations.on_change(self._settings_changed)
+        # What did not go under other settings may go now.
+        self.controller.follow(self._installations, lambda _: [v.key for v in self._instances.list() if v.unprocessed])
 
     async def reconcile(self, key: str) -> float | None:
         """Have the Pod that the VMI needs, no other, and say how it stands."""
@@ -218,9 +217,3 @@ class Instances(Part):
 
     def _waiting_for_claim(self, claim: Claim | DataVolume) -> list[str]:
         return [vmi.key for vmi in self._instances.by_index("claim", claim.key) if vmi.unprocessed]
-
-    def _settings_changed(self, *_: object) -> None:
-        """What did not go under other settings may go now."""
-        for vmi in self._instances.list():
-            if vmi.unprocessed:
-                self.controller.queue.add(vmi.key)

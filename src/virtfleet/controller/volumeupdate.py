@@ -85,13 +85,9 @@ class VolumeUpdates(Part):
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
-        self.controller = Controller(f"{kinds.VM.singular}-volumes", self.reconcile, [self._migrations])
+        self.controller = Controller(f"{kinds.VM.singular}-volumes", self.reconcile)
         self._follow_vms(self.controller)
-        self._migrations.on_change(self._moved)
-
-    def _moved(self, _key: str, old: Migration | None, new: Migration | None) -> None:
-        if (move := new or old) and self._vms.get(move.vmi_key):
-            self.controller.queue.add(move.vmi_key)
+        self.controller.follow(self._migrations, lambda move: [move.vmi_key] if self._vms.get(move.vmi_key) else [])
 
     async def reconcile(self, key: str) -> float | None:
         """Begin, carry on or take back a change of claims; say in the VM's status what is being copied."""

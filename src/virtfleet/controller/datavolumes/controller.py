@@ -60,12 +60,12 @@ class DataVolumes(Part):
         self._cdi = shared.cdi
         self._clients = clients
         self.controller = Controller(
-            kinds.DATA_VOLUME.singular, self.reconcile, [self._nodes, self._installations, self._cdi], workers=WORKERS
+            kinds.DATA_VOLUME.singular, self.reconcile, [self._nodes, self._installations], workers=WORKERS
         )
         self.controller.follow(self._volumes)
         self.controller.follow(self._claims, self._of_claim)
         self.controller.follow(self._importers, lambda importer: [importer.claim_key])
-        self._cdi.on_change(self._cdi_changed)
+        self.controller.follow(self._cdi, lambda _: self._volumes.keys())
 
     async def reconcile(self, key: str) -> float | None:
         """Have the claim, and an importer for as long as it is to be filled."""
@@ -300,10 +300,6 @@ class DataVolumes(Part):
     def _of_claim(self, claim: Claim) -> list[str]:
         ours = self._volumes.get(claim.key) or self._importer(claim.key)
         return [claim.key] if ours or claim.metadata.annotations.upload_target is not None else []
-
-    def _cdi_changed(self, *_: object) -> None:
-        for volume in self._volumes.list():
-            self.controller.queue.add(volume.key)
 
 
 def _room(claim: Claim) -> int:

@@ -59,14 +59,14 @@ class Migrations(Part):
         self._policies = shared.policies
         self._source_lost: dict[str, float] = {}  # UID of a migration -> since when, by our own clock
         self.controller = Controller(
-            kinds.MIGRATION.singular, self.reconcile, [self._nodes, self._claims, self._policies, self._installations]
+            kinds.MIGRATION.singular, self.reconcile, [self._nodes, self._claims, self._policies]
         )
         self.controller.follow(self._migrations)
         self.controller.follow(self._instances, lambda vmi: [m.key for m in self._of_vmi(vmi.key)])
         self.controller.follow(self._pods.cache, self._of_pod)
         self.controller.follow(shared.attached, lambda pod: [m.key for m in self._of_vmi(pod.vmi_key) if not m.final])
         self._migrations.on_change(self._left_the_queue)
-        self._installations.on_change(lambda *_: self._call_next())
+        self.controller.follow(self._installations, lambda _: self._next())
 
     async def reconcile(self, key: str) -> float | None:
         """Bring a migration as far as it can go now."""
@@ -141,11 +141,8 @@ class Migrations(Part):
     def _left_the_queue(self, _key: str, old: Migration | None, new: Migration | None) -> None:
         """What has ended makes room for others."""
         if old and not old.final and (new is None or new.final):
-            self._call_next()
-
-    def _call_next(self) -> None:
-        for key in self._next():
-            self.controller.queue.add(key)
+            for key in self._next():
+                self.controller.queue.add(key)
 
     async def _begin(self, at: Situation) -> Situation:
         """Make the target Pod, where it is the migration's turn and the VM has no other Pod than the one it runs in."""
