@@ -85,7 +85,7 @@ class Fitting(Part):
         vmi = self._instances.get(key)
         if vmi is None or vmi.deleting or vmi.phase != Phase.RUNNING or not waits(vmi):
             return None
-        if vmi.open_migration or any(not m.final for m in self._migrations.by_index("vmi", vmi.key)):
+        if vmi.open_migration or self._moving(vmi):
             return None  # its end brings us here again
         pod = lifecycle.current_pod(vmi, self._pods.of(vmi.uid))
         node = self._nodes.get(vmi.status.node_name)

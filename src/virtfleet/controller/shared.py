@@ -112,6 +112,10 @@ class Part:
     def _settings(self) -> Installation:
         return in_force(self._installations.list())
 
+    def _moving(self, vmi: Instance) -> bool:
+        """Whether a migration of a VMI has not ended."""
+        return any(not migration.final for migration in self._migrations.by_index("vmi", vmi.key))
+
     def _follow_vms(self, controller: Controller) -> None:
         """Have a controller look at a VM when something of it changes: its instance, its claims, what fills them."""
         controller.follow(self._vms)

@@ -104,7 +104,7 @@ class VolumeUpdates(Part):
             return await self._carry_on(vm, vmi)
         if changed := asked(vm, vmi) if vm.spec.update_volumes_strategy == STRATEGY else {}:
             # A target Pod that is there already has the old claims; the end of its migration brings us here again.
-            if not vmi.open_migration and all(m.final for m in self._migrations.by_index("vmi", vmi.key)):
+            if not vmi.open_migration and not self._moving(vmi):
                 await self._begin(vm, vmi, changed)
         elif vm.copying:
             await self._tell(vm, [])

@@ -168,7 +168,7 @@ class Updates(Part):
 
     async def _evict(self, vmi: Instance) -> None:
         pod = lifecycle.current_pod(vmi, self._pods.of(vmi.uid))
-        if pod is None or pod.deleting or self._migrating(vmi):
+        if pod is None or pod.deleting or self._moving(vmi):
             return
         eviction: Obj = {
             "apiVersion": "policy/v1",
@@ -185,6 +185,3 @@ class Updates(Part):
             return
         said = "Initiated eviction of VMI as part of automated workload update"
         self._recorder.normal(vmi.reference, "SuccessfulEvict", said)
-
-    def _migrating(self, vmi: Instance) -> bool:
-        return any(not migration.final for migration in self._migrations.by_index("vmi", vmi.key))
