@@ -182,7 +182,9 @@ async def test_cancelling_ends_a_reconcile_in_the_middle_and_leaves_nothing_runn
     controller.follow(pods)
     async with running(controller, pods) as work:
         await asyncio.wait_for(started.wait(), 20)
+        controller.queue.add_after("b", 3600)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work
         assert ended.is_set()
+        assert not controller.queue._later

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
-from virtfleet.kube.queue import Queue
+from virtfleet.kube.queue import Queue, QueueClosed
 
 
 async def taken(queue: Queue) -> str:
@@ -47,6 +47,7 @@ async def test_of_several_delays_of_a_key_the_earliest_counts() -> None:
     queue.add_after("early", 3600)
     queue.add_after("now", 0)
     assert [await taken(queue) for _ in range(3)] == ["now", "early", "late"]
+    queue.close()
 
 
 async def test_failures_in_a_row_pause_a_key_longer_up_to_the_limit_and_success_forgives() -> None:
@@ -57,6 +58,7 @@ async def test_failures_in_a_row_pause_a_key_longer_up_to_the_limit_and_success_
     assert queue.retry("a") == 0.5
     for _ in range(3000):
         assert queue.retry("c") <= 3.0
+    queue.close()
 
 
 async def test_a_key_that_fails_over_and_over_does_not_keep_others_waiting() -> None:
@@ -74,6 +76,28 @@ async def test_a_key_that_fails_over_and_over_does_not_keep_others_waiting() -> 
             served.append(key)
         queue.done(key)
     assert served == good
+    queue.close()
+
+
+async def test_closing_hands_out_what_is_ready_and_drops_what_waits_for_a_time() -> None:
+    queue = Queue("close")
+    queue.add("ready")
+    queue.add_after("later", 0.001)
+    queue.close()
+    queue.add("too-late")
+    assert await taken(queue) == "ready"
+    for _ in range(2):  # every worker gets to know
+        with pytest.raises(QueueClosed):
+            await taken(queue)
+
+
+async def test_closing_wakes_a_worker_that_waits() -> None:
+    queue = Queue("wake")
+    worker = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    queue.close()
+    with pytest.raises(QueueClosed):
+        await asyncio.wait_for(worker, 10)
 
 
 async def test_a_cancelled_worker_takes_no_key_with_it() -> None:
@@ -103,6 +127,7 @@ async def test_its_metrics_have_the_names_that_dashboards_know() -> None:
     assert value("kubevirt_workqueue_retries_total") == 1
     assert value("kubevirt_workqueue_queue_duration_seconds_count") == 1
     assert value("kubevirt_workqueue_work_duration_seconds_count") == 1
+    queue.close()
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "get", "done"]), st.sampled_from("abc")), max_size=60))

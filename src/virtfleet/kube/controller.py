@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.errors import ApiError, is_conflict
-from virtfleet.kube.queue import Queue
+from virtfleet.kube.queue import Queue, QueueClosed
 
 logger = logging.getLogger(__name__)
 
@@ -39,27 +39,37 @@ class Controller:
         `keys` is asked about the object before and after a change, so that of two owners both get to know of a move.
         """
 
-        def changed(own: str, old: T | None, new: T | None) -> None:
+        def own(key: str, _old: T | None, _new: T | None) -> None:
+            self.queue.add(key)
+
+        def mapped(_key: str, old: T | None, new: T | None) -> None:
+            assert keys is not None
             for value in (old, new):
                 if value is not None:
-                    for key in (own,) if keys is None else keys(value):
+                    for key in keys(value):
                         self.queue.add(key)
 
         self._caches.append(cache)
-        cache.on_change(changed)
+        cache.on_change(own if keys is None else mapped)
 
     async def run(self) -> None:
         """Work until cancelled. A controller runs once: leadership that was lost ends the process."""
-        for cache in self._caches:
-            await cache.synced.wait()
-        logger.info("controller %s: caches are in sync, starting %d workers", self.name, self._workers)
-        async with asyncio.TaskGroup() as group:
-            for _ in range(self._workers):
-                group.create_task(self._work())
+        try:
+            for cache in self._caches:
+                await cache.synced.wait()
+            logger.info("controller %s: caches are in sync, starting %d workers", self.name, self._workers)
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._workers):
+                    group.create_task(self._work())
+        finally:
+            self.queue.close()
 
     async def _work(self) -> None:
         while True:
-            key = await self.queue.get()
+            try:
+                key = await self.queue.get()
+            except QueueClosed:
+                return
             try:
                 await self._once(key)
             finally:

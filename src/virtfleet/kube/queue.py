@@ -31,17 +31,22 @@ WORK = Histogram(
 )
 
 
+class QueueClosed(Exception):
+    """The queue is closed and empty."""
+
+
 class Queue:
     """`first` and `most` are the pauses in seconds after the first failure of a key and at most."""
 
     def __init__(self, name: str, *, first: float = 0.01, most: float = 60.0) -> None:
         self._first = first
         self._most = most
-        self._ready: asyncio.Queue[str] = asyncio.Queue()
+        self._ready: asyncio.Queue[str | None] = asyncio.Queue()  # None at the end of a closed queue
         self._wanted: dict[str, float] = {}  # key -> since when it waits for a worker
         self._working: dict[str, float] = {}  # key -> since when a worker has it
         self._later: dict[str, asyncio.TimerHandle] = {}
         self._failures: dict[str, int] = {}
+        self._closed = False
         self._depth = DEPTH.labels(name)
         self._adds = ADDS.labels(name)
         self._retries = RETRIES.labels(name)
@@ -52,7 +57,7 @@ class Queue:
         return len(self._wanted)
 
     def add(self, key: str) -> None:
-        if key in self._wanted:
+        if self._closed or key in self._wanted:
             return
         self._wanted[key] = time.monotonic()
         self._adds.inc()
@@ -61,6 +66,8 @@ class Queue:
 
     def add_after(self, key: str, delay: float) -> None:
         """Add the key when `delay` seconds have passed. Of several such delays the shortest counts."""
+        if self._closed:
+            return
         if delay <= 0:
             return self.add(key)
         loop = asyncio.get_running_loop()
@@ -84,8 +91,11 @@ class Queue:
         self._failures.pop(key, None)
 
     async def get(self) -> str:
-        """The next key. It is this worker's until `done(key)`."""
+        """The next key. It is this worker's until `done(key)`. Raises QueueClosed when there will be none."""
         key = await self._ready.get()
+        if key is None:
+            self._ready.put_nowait(None)  # for the next worker
+            raise QueueClosed
         now = time.monotonic()
         self._depth.dec()
         self._latency.observe(now - self._wanted.pop(key))
@@ -96,6 +106,15 @@ class Queue:
         self._work.observe(time.monotonic() - self._working.pop(key))
         if key in self._wanted:
             self._hand_out(key)
+
+    def close(self) -> None:
+        """Take nothing more and drop what waits for a time; what is ready is still handed out."""
+        if not self._closed:
+            self._closed = True
+            for handle in self._later.values():
+                handle.cancel()
+            self._later.clear()
+            self._ready.put_nowait(None)
 
     def _hand_out(self, key: str) -> None:
         self._depth.inc()
