@@ -67,12 +67,6 @@ class Plugin:
         )
         return message("AllocateResponse", container_responses=[answer])
 
-    async def GetPreferredAllocation(self, request: Any, context: Any) -> Any:
-        return message("PreferredAllocationResponse")
-
-    async def PreStartContainer(self, request: Any, context: Any) -> Any:
-        return message("PreStartContainerResponse")
-
     async def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:
         return self.options
 

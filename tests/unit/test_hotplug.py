@@ -15,7 +15,7 @@ from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.controller import plugging as controller
 from virtfleet.controller import templates
-from virtfleet.controller.attachments import _decode
+from virtfleet.controller.launcherpod import decode_attachment
 from virtfleet.domain import paths
 from virtfleet.handler.vms import plugging as handler
 from virtfleet.hypervisors.qemu.controllers import make_room
@@ -105,7 +105,7 @@ def test_a_restart_is_needed_for_what_is_not_live(
 
 def attached(*, running: bool = True) -> Any:
     state = {"running": {}} if running else {"waiting": {"reason": "R", "message": "no such thing"}}
-    return _decode(
+    return decode_attachment(
         orjson.dumps(
             {
                 "metadata": {"name": "hp-volume-1", "namespace": "ns", "uid": "u"},

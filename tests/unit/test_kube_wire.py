@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtfleet.kube import wire
+from virtfleet.kube import client
 from virtfleet.kube.api import WatchEvent
+from virtfleet.kube.client import split_events, split_list
 from virtfleet.kube.errors import ApiError, is_gone
-from virtfleet.kube.wire import split_events, split_list
 
 
 async def _arriving(chunks: list[bytes]) -> AsyncIterator[bytes]:
@@ -62,7 +62,7 @@ def test_garbage_is_an_error_and_not_skipped() -> None:
 
 
 def test_a_stream_without_line_ends_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "LONGEST_EVENT", 1000)
+    monkeypatch.setattr(client, "LONGEST_EVENT", 1000)
     with pytest.raises(ApiError, match="more than 1000 bytes"):
         events(*[b"x" * 100] * 20)
 

@@ -35,3 +35,8 @@ def put(
 
 def drop(conditions: list[Condition], kind: str) -> list[Condition]:
     return [c for c in conditions if c.get("type") != kind]
+
+
+def state(conditions: list[Condition], kind: str, now: float, why: tuple[str, str] | None) -> list[Condition]:
+    """The list with this condition, true for a reason and in words; without it where there is none."""
+    return put(conditions, kind, "True", now, reason=why[0], message=why[1]) if why else drop(conditions, kind)

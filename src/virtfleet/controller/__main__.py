@@ -9,9 +9,10 @@ import sys
 from prometheus_client import REGISTRY
 
 from virtfleet.api.tlsrules import rules
-from virtfleet.controller.assembly import COMPONENT, VirtController
+from virtfleet.controller.assembly import VirtController
 from virtfleet.controller.datavolumes.controller import Clients
 from virtfleet.controller.metrics import LEADING
+from virtfleet.controller.shared import COMPONENT
 from virtfleet.installation import Installation, in_force, version_of
 from virtfleet.kube import component, process
 from virtfleet.kube.cache import Cache
@@ -39,13 +40,12 @@ async def control(options: argparse.Namespace) -> None:
             await controller.run()
 
         election = Election(api, namespace=api.namespace, name=COMPONENT, identity=identity)
-        await component.serve_and_lead(
+        serving = component.serve(
             options,
-            election,
-            lead,
-            lambda: version_of(installations.list()),
-            lambda: rules(in_force(installations.list()).configuration.tls_configuration),
+            configuration=lambda: version_of(installations.list()),
+            tls=lambda: rules(in_force(installations.list()).configuration.tls_configuration),
         )
+        await component.serve_and_lead(serving, election, lead)
         following.cancel()
 
 

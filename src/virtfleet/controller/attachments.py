@@ -6,107 +6,34 @@ the cluster that the volume is needed on the node, so one that ends is followed 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
-import msgspec
-import orjson
-
-from virtfleet.api import conditions, names
-from virtfleet.controller import lifecycle
 from virtfleet.controller.datavolumes import records as datavolumes
-from virtfleet.controller.datavolumes.records import DataVolume
-from virtfleet.controller.launcherpod import LauncherPod, PodStatus
+from virtfleet.controller.launcherpod import AttachmentPod, LauncherPod
 from virtfleet.controller.records.cluster import Claim
 from virtfleet.controller.records.instance import Instance
-from virtfleet.controller.records.kept import Kept, owner_uids
-from virtfleet.controller.records.machine import Volume, Volumes
+from virtfleet.controller.records.machine import Volume
+from virtfleet.controller.shared import Part, Shared
 from virtfleet.hypervisors import registry
-from virtfleet.installation import Installation, in_force
-from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
-from virtfleet.kube.errors import ignoring, is_already_exists, is_conflict, is_not_found
-from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import PERSISTENT_VOLUMES, PODS, Obj
+from virtfleet.kube.errors import ignoring, is_already_exists, is_not_found
+from virtfleet.kube.resource import PERSISTENT_VOLUMES, Obj
 from virtfleet.pods import attachment
 from virtfleet.pods.attachment import Held, Launcher
 from virtfleet.pools.placement import near
 
-_ATTACHMENTS = f"{names.APP_LABEL}={names.HOTPLUG_APP}"
 _AT_ONCE = 1  # seconds: its process waits for nothing
 
 
-class AttachmentPod(Kept):
-    """A Pod that attaches a volume."""
-
-    resource = PODS
-    spec: Volumes = msgspec.field(default_factory=Volumes)
-    status: PodStatus = msgspec.field(default_factory=PodStatus)
-
-    @property
-    def volume(self) -> str:
-        return self.metadata.annotations.attached_volume
-
-    @property
-    def claim(self) -> str:
-        return next((volume.claim for volume in self.spec.volumes if volume.claim), "")
-
-    @property
-    def stays(self) -> bool:
-        return not self.deleting and self.status.phase not in names.FINAL
-
-    @property
-    def ready(self) -> bool:
-        """Its container runs, so the volume is on the node."""
-        running = [status.state.running is not None for status in self.status.container_statuses]
-        return self.stays and self.status.phase == "Running" and bool(running) and all(running)
-
-    @property
-    def trouble(self) -> str:
-        """Why it does not run yet, as far as somebody says so."""
-        placed = conditions.find(self.status.conditions, lifecycle.POD_SCHEDULED)
-        if placed and placed["status"] == "False":
-            return f"no node takes Pod {self.name}: {placed.get('message') or ''}"
-        waiting = [s.state.waiting for s in self.status.container_statuses if s.state.waiting]
-        return next((f"{w.reason}: {w.message}" for w in waiting if w.message), f"Pod {self.name} does not run yet")
-
-
-_decode = msgspec.json.Decoder(AttachmentPod).decode
-
-
-def vmi_keys(pod: AttachmentPod) -> list[str]:
-    """The key of the VMI that a Pod was made for."""
-    return [f"{pod.namespace}/{pod.metadata.annotations.owner_vmi}"]
-
-
-def attachment_cache(api: KubeApi) -> Cache[AttachmentPod]:
-    return Cache(api, PODS, labels=_ATTACHMENTS, decode=_decode, indexes={"vmi": vmi_keys, "owner": owner_uids})
-
-
-class Attachments:
+class Attachments(Part):
     """Finds, makes and deletes them. That there is none is believed when the API server says so."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        recorder: Recorder,
-        *,
-        cache: Cache[AttachmentPod],
-        claims: Cache[Claim],
-        volumes: Cache[DataVolume],
-        installations: Cache[Installation],
-    ) -> None:
-        self._volumes = volumes
-        self.cache = cache
-        self._api = api
-        self._recorder = recorder
-        self._claims = claims
-        self._installations = installations
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._attached = shared.attached
 
     def of(self, launcher: str, volume: str, claim: str) -> list[AttachmentPod]:
         """Those of one volume of a launcher Pod, as far as is known; the earliest first."""
-        return _oldest_first(
-            pod for pod in self.cache.by_index("owner", launcher) if (pod.volume, pod.claim) == (volume, claim)
-        )
+        return _oldest_first(volume, claim, self._attached.by_index("owner", launcher))
 
     def claim(self, vmi: Instance, name: str) -> Claim | None:
         """A claim that is there, and holds what it is meant to hold."""
@@ -154,48 +81,30 @@ class Attachments:
 
     async def delete(self, vmi: Instance, pod: AttachmentPod) -> None:
         """Delete a Pod whose volume nobody uses any more. One that somebody else deleted so ends at once, too."""
-        with ignoring(is_not_found, is_conflict):
-            answer = await self._api.delete(PODS, pod.name, pod.namespace, uid=pod.uid, grace=_AT_ONCE)
-            if "deletionTimestamp" in answer.get("metadata", {}):
-                self.cache.observe(answer)
-            if not pod.deleting:
-                self._recorder.normal(vmi.reference, "SuccessfulDelete", f"Deleted attachment pod {pod.name}")
+        if await self._attached.remove(pod.key, pod.uid, grace=_AT_ONCE) and not pod.deleting:
+            self._recorder.normal(vmi.reference, "SuccessfulDelete", f"Deleted attachment pod {pod.name}")
 
     async def _listed(self, namespace: str, launcher: str, volume: Volume) -> list[AttachmentPod]:
-        found = [self._seen(pod) for pod in await self._api.list(PODS, namespace, labels=_ATTACHMENTS)]
-        return _oldest_first(
-            pod
-            for pod in found
-            if pod.controlled_by(launcher) and (pod.volume, pod.claim) == (volume.name, volume.claim)
-        )
+        found = [pod for pod in await self._attached.listed(namespace) if pod.controlled_by(launcher)]
+        return _oldest_first(volume.name, volume.claim, found)
 
     async def _create(
         self, vmi: Instance, launcher: LauncherPod, volume: Volume, claim: Claim, before: str
     ) -> AttachmentPod:
         source = volume.persistent_volume_claim
         held = Held(volume.name, volume.claim, claim.block, bool(source and source.read_only))
-        there = Launcher(
-            launcher.name,
-            launcher.uid,
-            launcher.namespace,
-            launcher.node,
-            launcher.image,
-            launcher.spec.tolerations,
-            launcher.spec.image_pull_secrets,
-        )
-        settings = in_force(self._installations.list())
+        of_spec = launcher.node, launcher.image, launcher.spec.tolerations, launcher.spec.image_pull_secrets
+        there = Launcher(launcher.name, launcher.uid, launcher.namespace, *of_spec)
         hypervisor = registry.get(launcher.hypervisor or registry.DEFAULT).descriptor
-        wanted = attachment.render(there, held, hypervisor, settings, vmi=(vmi.name, vmi.uid), before=before)
+        wanted = attachment.render(there, held, hypervisor, self._settings, vmi=(vmi.name, vmi.uid), before=before)
         with ignoring(is_already_exists):
-            pod = self._seen(await self._api.create(PODS, wanted))
-            self._recorder.normal(vmi.reference, "SuccessfulCreate", f"Created attachment pod {pod.name}")
-            return pod
-        return self._seen(await self._api.get(PODS, wanted["metadata"]["name"], vmi.namespace))
-
-    def _seen(self, obj: Obj) -> AttachmentPod:
-        self.cache.observe(obj)
-        return _decode(orjson.dumps(obj))
+            made = await self._attached.create(wanted)
+            self._recorder.normal(vmi.reference, "SuccessfulCreate", f"Created attachment pod {made.name}")
+            return made
+        return await self._attached.fetch(f"{vmi.namespace}/{wanted['metadata']['name']}")
 
 
-def _oldest_first(pods: Any) -> list[AttachmentPod]:
-    return sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.name))
+def _oldest_first(volume: str, claim: str, pods: Iterable[AttachmentPod]) -> list[AttachmentPod]:
+    """Those that attach this volume of this claim."""
+    ours = (pod for pod in pods if (pod.volume, pod.claim) == (volume, claim))
+    return sorted(ours, key=lambda pod: (pod.metadata.creation_timestamp, pod.name))

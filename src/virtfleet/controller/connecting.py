@@ -18,14 +18,13 @@ from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.controller import connections, lifecycle
 from virtfleet.controller.connections import Attached
 from virtfleet.controller.launcherpod import LauncherPod
-from virtfleet.controller.pods import LauncherPods, owners
+from virtfleet.controller.pods import owners
 from virtfleet.controller.records.instance import Instance
+from virtfleet.controller.shared import Part, Shared
 from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_not_found
-from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import NETWORK_ATTACHMENTS, VMIS, Obj
+from virtfleet.kube.resource import NETWORK_ATTACHMENTS, Obj
 from virtfleet.pods.networks import NETWORKS
 
 PATIENCE = 15.0  # seconds that somebody has to act on a Pod's annotation, as KubeVirt gives them
@@ -50,23 +49,18 @@ async def missing(api: KubeApi, wanted: Iterable[Attached]) -> str:
     return ""
 
 
-class Connecting:
+class Connecting(Part):
     """The controller. Its keys are those of VMIs."""
 
-    def __init__(
-        self, api: KubeApi, recorder: Recorder, *, instances: Cache[Instance], launchers: LauncherPods
-    ) -> None:
-        self._api = api
-        self._recorder = recorder
-        self._instances = instances
-        self._launchers = launchers
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
         self._awaited: dict[str, tuple[list[str], float]] = {}  # Pod -> interfaces that it was asked for, and when
         self.controller = Controller(f"{kinds.VMI.singular}-interfaces", self.reconcile)
-        self.controller.follow(instances, lambda vmi: [vmi.key] if self._concerns(vmi) else [])
-        self.controller.follow(launchers.cache, lambda pod: owners(pod) if pod.metadata.annotations.networks else [])
+        self.controller.follow(self._instances, lambda vmi: [vmi.key] if self._concerns(vmi) else [])
+        self.controller.follow(self._pods.cache, lambda pod: owners(pod) if pod.metadata.annotations.networks else [])
 
     def _concerns(self, vmi: Instance) -> bool:
-        pods = self._launchers.of(vmi.uid)
+        pods = self._pods.of(vmi.uid)
         return vmi.spec.secondary or any(pod.metadata.annotations.networks for pod in pods)
 
     async def reconcile(self, key: str) -> float | None:
@@ -74,11 +68,11 @@ class Connecting:
         vmi = self._instances.get(key)
         if vmi is None or vmi.deleting or vmi.phase != Phase.RUNNING or vmi.open_migration:
             return None
-        pod = lifecycle.current_pod(vmi, self._launchers.of(vmi.uid))
+        pod = lifecycle.current_pod(vmi, self._pods.of(vmi.uid))
         if pod is None or pod.going_down:
             return None
         with ignoring(is_not_found):
-            whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
+            whole = await self._whole(vmi)
             if whole["metadata"]["uid"] == vmi.uid:
                 return await self._connect(vmi, whole, pod)
         return None
@@ -90,7 +84,7 @@ class Connecting:
             self._recorder.warning(vmi.reference, NOT_FOUND, lacks)
             return _LOOK_AGAIN
         if (asked := connections.requested(wanted, present)) != present:
-            await self._launchers.annotate(pod, {NETWORKS: msgspec.json.encode(asked).decode()})
+            await self._pods.annotate(pod, {NETWORKS: msgspec.json.encode(asked).decode()})
         left = self._patience(pod, connections.awaited(view))
         if connections.moved(view, present) or (left is not None and left <= 0):
             await self._say(vmi, whole, connections.move(whole, pod.metadata.annotations.networks))
@@ -112,6 +106,4 @@ class Connecting:
         kind = VMICondition.MIGRATION_REQUIRED
         if conditions.find(before, kind) is None:
             after = conditions.put(before, kind, "False", time.time(), reason="AutoMigrationPending", message=why)
-            about = {"resourceVersion": whole["metadata"]["resourceVersion"], "uid": vmi.uid}
-            patch = {"metadata": about, "status": {"conditions": after}}
-            self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
+            await self._patch_instance(vmi, {"status": {"conditions": after}}, whole)

@@ -37,13 +37,6 @@ def budget(vmi: Instance, cluster: Installation, pods: int = 1) -> Obj | None:
     if strategy not in ("LiveMigrate", "External") and not (strategy == "LiveMigrateIfPossible" and vmi.migratable):
         return None
     owner = {"metadata": {"name": vmi.name, "uid": vmi.uid}}
-    return {
-        "apiVersion": POD_DISRUPTION_BUDGETS.api_version,
-        "kind": POD_DISRUPTION_BUDGETS.kind,
-        "metadata": {
-            "name": name(vmi.uid),
-            "namespace": vmi.namespace,
-            "ownerReferences": [owner_reference(owner, VMIS)],
-        },
-        "spec": {"minAvailable": pods, "selector": {"matchLabels": {names.CREATED_BY: vmi.uid}}},
-    }
+    meta = {"name": name(vmi.uid), "namespace": vmi.namespace, "ownerReferences": [owner_reference(owner, VMIS)]}
+    spec = {"minAvailable": pods, "selector": {"matchLabels": {names.CREATED_BY: vmi.uid}}}
+    return POD_DISRUPTION_BUDGETS.object(meta, spec=spec)

@@ -21,18 +21,15 @@ from virtfleet.api.view import read
 from virtfleet.api.vmi import VirtualMachineInstance as VMI
 from virtfleet.controller import lifecycle, liveupdate, sizes
 from virtfleet.controller.launcherpod import LauncherPod
-from virtfleet.controller.migration.records import Migration, migration_of
-from virtfleet.controller.pods import LauncherPods, owners
+from virtfleet.controller.migration.records import migration_of
+from virtfleet.controller.pods import owners
 from virtfleet.controller.records.cluster import NodeRecord
 from virtfleet.controller.records.instance import Instance
+from virtfleet.controller.shared import Part, Shared
 from virtfleet.hypervisors import registry
-from virtfleet.installation import Installation, in_force
-from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
-from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import VMI_MIGRATIONS, VMIS, Obj
+from virtfleet.kube.resource import Obj
 from virtfleet.pods.resources import add_limits, requirements
 
 WORKERS = 4
@@ -67,55 +64,35 @@ def name_of(vmi: VMI, pod: LauncherPod) -> str:
     return f"{PREFIX}{digest.hexdigest()}"
 
 
-class Fitting:
+class Fitting(Part):
     """The controller. Its keys are those of VMIs."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        recorder: Recorder,
-        *,
-        instances: Cache[Instance],
-        launchers: LauncherPods,
-        migrations: Cache[Migration],
-        nodes: Cache[NodeRecord],
-        installations: Cache[Installation],
-    ) -> None:
-        self._api = api
-        self._recorder = recorder
-        self._instances = instances
-        self._launchers = launchers
-        self._migrations = migrations
-        self._nodes = nodes
-        self._installations = installations
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
         self._asked: dict[str, tuple[float, Condition]] = {}  # Pod -> when a resize was asked for, and what it said
         name = f"{kinds.VMI.singular}-fitting"
-        self.controller = Controller(name, self.reconcile, [nodes, migrations, installations], workers=WORKERS)
-        self.controller.follow(instances, lambda vmi: [vmi.key] if waits(vmi) else [])
-        self.controller.follow(launchers.cache, lambda pod: [key for key in owners(pod) if self._waits(key)])
-        migrations.on_change(self._moved)
+        self.controller = Controller(name, self.reconcile, [self._nodes, self._installations], workers=WORKERS)
+        self.controller.follow(self._instances, lambda vmi: [vmi.key] if waits(vmi) else [])
+        self.controller.follow(self._pods.cache, lambda pod: [key for key in owners(pod) if self._waits(key)])
+        self.controller.follow(self._migrations, lambda move: [move.vmi_key] if self._waits(move.vmi_key) else [])
 
     def _waits(self, key: str) -> bool:
         vmi = self._instances.get(key)
         return vmi is not None and waits(vmi)
-
-    def _moved(self, _key: str, old: Migration | None, new: Migration | None) -> None:
-        if (move := new or old) and self._waits(move.vmi_key):
-            self.controller.queue.add(move.vmi_key)
 
     async def reconcile(self, key: str) -> float | None:
         """Have the Pod that the VM needs, and say how it stands."""
         vmi = self._instances.get(key)
         if vmi is None or vmi.deleting or vmi.phase != Phase.RUNNING or not waits(vmi):
             return None
-        if vmi.open_migration or any(not m.final for m in self._migrations.by_index("vmi", vmi.key)):
+        if vmi.open_migration or self._moving(vmi):
             return None  # its end brings us here again
-        pod = lifecycle.current_pod(vmi, self._launchers.of(vmi.uid))
+        pod = lifecycle.current_pod(vmi, self._pods.of(vmi.uid))
         node = self._nodes.get(vmi.status.node_name)
         if pod is None or pod.going_down or node is None:
             return None
         with ignoring(is_not_found):
-            whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
+            whole = await self._whole(vmi)
             if whole["metadata"]["resourceVersion"] == vmi.metadata.resource_version:  # else its change is on the way
                 return await self._fit(vmi, whole, pod, node)
         return None
@@ -138,9 +115,7 @@ class Fitting:
         stated = _with_steps(held, step if growing else None, step if misplaced else None, given=sizes.given(view))
         status |= {"conditions": stated} if stated != held else {}
         if status:
-            about = {"resourceVersion": vmi.metadata.resource_version, "uid": vmi.uid}
-            patch = {"metadata": about, "status": status}
-            self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
+            await self._patch_instance(vmi, {"status": status})
         if step and step.migration:
             self._asked.pop(pod.uid, None)
             await self._migrate(vmi, step)
@@ -154,14 +129,13 @@ class Fitting:
 
     async def _room(self, vmi: VMI, pod: LauncherPod) -> Step | None:
         """Have the VM's Pod as large as it needs to be; None where it is."""
-        settings = in_force(self._installations.list())
-        wanted = requirements(vmi, registry.of(vmi), settings)
+        wanted = requirements(vmi, registry.of(vmi), self._settings)
         add_limits(wanted, sizes.limited(pod.asks_for, wanted, traits.topology(vmi).vcpus))
         change = sizes.changed(pod.asks_for, wanted)
         pending = conditions.find(pod.status.conditions, "PodResizePending") or {}
         if fixed := sizes.fixed(change):
             return Step(MIGRATION, f"{', '.join(fixed)} of a Pod that runs cannot change")
-        if change and not settings.enabled("InPlaceResize"):
+        if change and not self._settings.enabled("InPlaceResize"):
             return Step(MIGRATION, "Pods are not resized here: disabledFeatureGates has InPlaceResize")
         if change and pod.has is None:
             return Step(MIGRATION, f"node {pod.node} resizes no Pods, which Kubernetes 1.33 and newer do")
@@ -184,7 +158,7 @@ class Fitting:
     async def _ask(self, pod: LauncherPod, change: Obj) -> str:
         """Ask for other resources of a Pod; the answer is why it cannot have them."""
         try:
-            await self._launchers.resize(pod, change)
+            await self._pods.resize(pod, change)
         except ApiError as error:
             if is_conflict(error) or error.code >= 500:
                 raise
@@ -208,7 +182,7 @@ class Fitting:
     async def _migrate(self, vmi: Instance, step: Step) -> None:
         """Once the VMI says so: a migration that is under way leaves no time for that."""
         with ignoring(is_already_exists):
-            self._migrations.observe(await self._api.create(VMI_MIGRATIONS, migration_of(vmi, step.migration)))
+            await self._migrations.create(migration_of(vmi, step.migration))
             self._recorder.normal(vmi.reference, VMICondition.MIGRATION_REQUIRED, step.message)
 
 
@@ -230,7 +204,5 @@ def _with_steps(held: list[Condition], growing: Step | None, moving: Step | None
             status = "False" if growing.reason == STUCK else "True"
             held = conditions.put(held, kind, status, now, reason=growing.reason, message=growing.message)
             held = conditions.drop(held, kind) if given else held
-    kind = VMICondition.MIGRATION_REQUIRED
-    if moving:
-        return conditions.put(held, kind, "True", now, reason=_BY_LIVE_UPDATE, message=moving.message)
-    return conditions.drop(held, kind)
+    why = (_BY_LIVE_UPDATE, moving.message) if moving else None
+    return conditions.state(held, VMICondition.MIGRATION_REQUIRED, now, why)

@@ -18,23 +18,17 @@ from virtfleet.controller.attachments import Attachments
 from virtfleet.controller.cids import Cids
 from virtfleet.controller.datavolumes import records as datavolumes
 from virtfleet.controller.datavolumes.records import DataVolume
-from virtfleet.controller.disruption import Budget
-from virtfleet.controller.launcherpod import LauncherPod
+from virtfleet.controller.launcherpod import POD_SCHEDULED, LauncherPod
 from virtfleet.controller.lifecycle import CLAIM_NOT_FOUND, FAILED_CREATE, VOLUMES_NOT_READY, Situation, Trouble
-from virtfleet.controller.pods import ForeignPod, LauncherPods
-from virtfleet.controller.records.cluster import Claim, NodeRecord, labels_of
-from virtfleet.controller.records.instance import Instance
-from virtfleet.controller.records.vm import Vm
+from virtfleet.controller.pods import ForeignPod
+from virtfleet.controller.records.cluster import Claim, labels_of
+from virtfleet.controller.records.instance import Instance, claim_keys
+from virtfleet.controller.shared import Part, Shared
 from virtfleet.controller.vmstate import VmStates
-from virtfleet.installation import Installation, in_force
-from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_found
-from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import POD_DISRUPTION_BUDGETS, VMIS, VMS, Obj
+from virtfleet.kube.resource import VMS, Obj
 from virtfleet.pods import launcher
-from virtfleet.pods.vmstate import claim_name
 
 logger = logging.getLogger(__name__)
 
@@ -46,57 +40,30 @@ class CannotCreatePod(Exception):
     """The API server does not take the VMI's Pod; it is tried again."""
 
 
-def claim_keys(vmi: Instance) -> list[str]:
-    """An index of VMIs: the claims that a VMI waits for or uses."""
-    state = [claim_name(vmi.name)] if vmi.spec.keeps_state else []
-    return [f"{vmi.namespace}/{claim}" for claim in (*vmi.spec.claims.values(), *state)]
-
-
 def _news(vmi: Instance, status: Obj, kind: str) -> Condition | None:
     """A condition that the VMI has not had so far."""
     now = conditions.find(status.get("conditions") or (), kind)
     return now if now != conditions.find(vmi.status.conditions, kind) else None
 
 
-class Instances:
+class Instances(Part):
     """The controller."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        recorder: Recorder,
-        *,
-        instances: Cache[Instance],
-        launchers: LauncherPods,
-        attachments: Attachments,
-        vms: Cache[Vm],
-        claims: Cache[Claim],
-        volumes: Cache[DataVolume],
-        budgets: Cache[Budget],
-        nodes: Cache[NodeRecord],
-        installations: Cache[Installation],
-    ) -> None:
-        self._api = api
-        self._recorder = recorder
-        self._instances = instances
-        self._cids = Cids(instances)
-        self._pods = launchers
-        self._attachments = attachments
-        self._vms = vms
-        self._claims = claims
-        self._volumes = volumes
-        self._states = VmStates(api, claims, lambda: self.settings)
-        self._budgets = budgets
-        self._nodes = nodes
-        self._installations = installations
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._cids = Cids(self._instances)
+        self._attachments = Attachments(shared)
+        self._states = VmStates(shared)
+        self._budgets = shared.budgets
         self._untold: dict[str, float] = {}  # VMI with a new Pod -> until when that goes without saying
-        self.controller = Controller(kinds.VMI.singular, self.reconcile, [vms, nodes, installations], workers=WORKERS)
-        self.controller.follow(instances)
-        self.controller.follow(launchers.cache, pods.owners)
-        self.controller.follow(budgets, pods.owners)
-        self.controller.follow(claims, self._waiting_for_claim)
-        self.controller.follow(volumes, self._waiting_for_claim)
-        installations.on_change(self._settings_changed)
+        self.controller = Controller(kinds.VMI.singular, self.reconcile, [self._vms, self._nodes], workers=WORKERS)
+        self.controller.follow(self._instances)
+        self.controller.follow(self._pods.cache, pods.owners)
+        self.controller.follow(self._budgets, pods.owners)
+        self.controller.follow(self._claims, self._waiting_for_claim)
+        self.controller.follow(self._volumes, self._waiting_for_claim)
+        # What did not go under other settings may go now.
+        self.controller.follow(self._installations, lambda _: [v.key for v in self._instances.list() if v.unprocessed])
 
     async def reconcile(self, key: str) -> float | None:
         """Have the Pod that the VMI needs, no other, and say how it stands."""
@@ -173,16 +140,17 @@ class Instances:
             state, trouble = await self._states.ready(vmi)
             if trouble:
                 return [], trouble
-            if vmi.spec.secondary and (lacks := await self._missing_network(vmi)):
+            networks = connections.wanted(read(VMI, vmi.object())) if vmi.spec.secondary else ()
+            if lacks := await connecting.missing(self._api, networks):
                 return [], Trouble(FAILED_CREATE, lacks)
             nodes = labels_of(self._nodes)
             state_claim = state.name if state else ""
             wanted = launcher.render(
-                vmi.object(), self.settings, block_volumes=block, nodes=nodes, state_claim=state_claim
+                vmi.object(), self._settings, block_volumes=block, nodes=nodes, state_claim=state_claim
             )
             wanted = await self._attachments.near(vmi, wanted)
             await self._protect(vmi, ())  # before there is anything that a drain could end
-            pod, is_new = await limits.create(self._api, self._pods, vmi, vmi.object(), wanted, self.settings)
+            pod, is_new = await limits.create(self._api, self._pods, vmi, vmi.object(), wanted, self._settings)
         except (ValueError, msgspec.ValidationError) as error:  # Unrenderable, or what only rendering can find
             return [], Trouble("FailedCreateValidation", str(error))
         except (ApiError, ForeignPod) as error:
@@ -192,25 +160,21 @@ class Instances:
             self._recorder.normal(vmi.reference, "SuccessfulCreate", f"Created virtual machine pod {pod.name}")
         return [pod], None
 
-    async def _missing_network(self, vmi: Instance) -> str:
-        return await connecting.missing(self._api, connections.wanted(read(VMI, vmi.object())))
-
     async def _protect(self, vmi: Instance, existing: Sequence[LauncherPod]) -> None:
         """Have the budget that holds drains back, where the VMI wants one."""
         if vmi.final or vmi.deleting:
             return  # it goes with the VMI
         name = disruption.name(vmi.uid)
         there = self._budgets.get(f"{vmi.namespace}/{name}")
-        wanted = disruption.budget(vmi, self.settings, max(len(existing), 1))
+        wanted = disruption.budget(vmi, self._settings, max(len(existing), 1))
         for other in self._budgets.by_index("vmi", vmi.key):  # KubeVirt's names are its own
             if other.name != name and other.controlled_by(vmi.uid):
-                with ignoring(is_not_found):
-                    await self._api.delete(POD_DISRUPTION_BUDGETS, other.name, other.namespace, uid=other.uid)
+                await self._budgets.remove(other.key, other.uid)
         with ignoring(is_already_exists, is_not_found):
             if wanted and not there:
-                self._budgets.observe(await self._api.create(POD_DISRUPTION_BUDGETS, wanted))
+                await self._budgets.create(wanted)
             elif there and not wanted:
-                await self._api.delete(POD_DISRUPTION_BUDGETS, name, vmi.namespace, uid=there.uid)
+                await self._budgets.remove(there.key, there.uid)
 
     # -- the VMI
 
@@ -218,7 +182,7 @@ class Instances:
         if not patch:
             return
         with ignoring(is_not_found):
-            self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
+            await self._instances.change(vmi.key, patch)
             self._tell(vmi, patch.get("status") or {}, at)
 
     def _tell(self, vmi: Instance, status: Obj, at: Situation) -> None:
@@ -230,7 +194,7 @@ class Instances:
             self._recorder.warning(vmi.reference, news["reason"], news["message"])
         if news := _news(vmi, status, VMICondition.SYNCHRONIZED):
             self._recorder.warning(vmi.reference, news["reason"], news["message"])
-        elif news := _news(vmi, status, lifecycle.POD_SCHEDULED):
+        elif news := _news(vmi, status, POD_SCHEDULED):
             if news["reason"] == lifecycle.UNSCHEDULABLE:
                 # No warning, as in KubeVirt, whose users take one for the end: it waits, and a node may come.
                 self._recorder.normal(vmi.reference, "FailedScheduling", advice.placement(news["message"]))
@@ -238,10 +202,6 @@ class Instances:
                 self._recorder.warning(vmi.reference, "FailedScheduling", news["message"])
 
     # -- what it depends on
-
-    @property
-    def settings(self) -> Installation:
-        return in_force(self._installations.list())
 
     def _claims_of(self, vmi: Instance) -> dict[str, Claim]:
         """The claims that exist, by the names of their volumes."""
@@ -257,9 +217,3 @@ class Instances:
 
     def _waiting_for_claim(self, claim: Claim | DataVolume) -> list[str]:
         return [vmi.key for vmi in self._instances.by_index("claim", claim.key) if vmi.unprocessed]
-
-    def _settings_changed(self, *_: object) -> None:
-        """What did not go under other settings may go now."""
-        for vmi in self._instances.list():
-            if vmi.unprocessed:
-                self.controller.queue.add(vmi.key)

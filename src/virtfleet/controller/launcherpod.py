@@ -1,4 +1,4 @@
-"""What the controllers keep of a launcher Pod, and what that says about it."""
+"""What the controllers keep of the Pods that they make for VMs, and what that says about them."""
 
 # ruff: noqa: RUF012 (msgspec copies mutable defaults)
 from __future__ import annotations
@@ -7,11 +7,15 @@ from typing import Any
 
 import msgspec
 
-from virtfleet.api import names
+from virtfleet.api import conditions, names
+from virtfleet.api.conditions import Condition
 from virtfleet.controller.records.kept import Kept, Record
+from virtfleet.controller.records.machine import Volumes
+from virtfleet.kube.pods import ContainerStatus
 from virtfleet.kube.resource import PODS
 from virtfleet.pods.launcher import COMPUTE
 
+POD_SCHEDULED = "PodScheduled"
 _HYPERVISOR = "--hypervisor="
 
 
@@ -31,26 +35,6 @@ class PodSpec(Record):
     containers: list[Container] = []
 
 
-class Waiting(Record):
-    reason: str = ""
-    message: str = ""
-
-
-class ContainerState(Record):
-    waiting: Waiting | None = None
-    running: dict[str, Any] | None = None
-    terminated: dict[str, Any] | None = None
-
-
-class ContainerStatus(Record):
-    name: str = ""
-    ready: bool = False
-    restart_count: int = 0
-    resources: dict[str, Any] | None = None
-    state: ContainerState = msgspec.field(default_factory=ContainerState)
-    last_state: ContainerState = msgspec.field(default_factory=ContainerState)
-
-
 class PodStatus(Record):
     phase: str = ""
     reason: str = ""
@@ -61,21 +45,89 @@ class PodStatus(Record):
     init_container_statuses: list[ContainerStatus] = []
 
 
-class LauncherPod(Kept):
-    """The Pod of a VMI, or of one of its migrations."""
+class Pod(Kept):
+    """Any of them."""
 
     resource = PODS
-    spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    @property
+    def containers(self) -> list[ContainerStatus]:
+        """What became of its containers, in the order in which they start."""
+        return [*self.status.init_container_statuses, *self.status.container_statuses]
+
+    @property
+    def unscheduled(self) -> Condition | None:
+        """What a scheduler says of why no node takes it so far."""
+        placed = conditions.find(self.status.conditions, POD_SCHEDULED)
+        return placed if placed and placed["status"] == "False" else None
+
+    @property
+    def unplaced(self) -> str:
+        """The same in words; nothing where nothing keeps it from a node."""
+        why = self.unscheduled
+        return f"no node takes Pod {self.name}: {why.get('message') or ''}" if why else ""
+
+
+class AttachmentPod(Pod):
+    """A Pod that attaches a volume."""
+
+    spec: Volumes = msgspec.field(default_factory=Volumes)
+
+    @property
+    def volume(self) -> str:
+        return self.metadata.annotations.attached_volume
+
+    @property
+    def claim(self) -> str:
+        return next((volume.claim for volume in self.spec.volumes if volume.claim), "")
+
+    @property
+    def vmi_key(self) -> str:
+        """The VMI that it was made for."""
+        return f"{self.namespace}/{self.metadata.annotations.owner_vmi}"
+
+    @property
+    def stays(self) -> bool:
+        return not self.deleting and self.status.phase not in names.FINAL
+
+    @property
+    def ready(self) -> bool:
+        """Its container runs, so the volume is on the node."""
+        running = [status.state.running is not None for status in self.status.container_statuses]
+        return self.stays and self.status.phase == "Running" and bool(running) and all(running)
+
+    @property
+    def trouble(self) -> str:
+        """Why it does not run yet, as far as somebody says so."""
+        waiting = [s.state.waiting for s in self.status.container_statuses if s.state.waiting]
+        said = (f"{each.reason}: {each.message}" for each in waiting if each.message)
+        return self.unplaced or next(said, f"Pod {self.name} does not run yet")
+
+
+class LauncherPod(Pod):
+    """The Pod of a VMI, or of one of its migrations."""
+
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
 
     @property
     def node(self) -> str:
         return self.spec.node_name
 
     @property
+    def _made(self) -> Container:
+        """Its launcher as it was asked for."""
+        return next((c for c in self.spec.containers if c.name == COMPUTE), Container())
+
+    @property
+    def _launcher(self) -> ContainerStatus:
+        """Its launcher as it is."""
+        return next((s for s in self.status.container_statuses if s.name == COMPUTE), ContainerStatus())
+
+    @property
     def launcher_ended(self) -> bool:
         """The kubelet has seen its compute container end."""
-        return any(s.state.terminated for s in self.status.container_statuses if s.name == COMPUTE)
+        return bool(self._launcher.state.terminated)
 
     @property
     def ended(self) -> bool:
@@ -100,40 +152,32 @@ class LauncherPod(Kept):
         The compute container may carry the guest's readiness probe, so that it is enough that it runs; the others have
         to be ready.
         """
-        statuses = self.status.container_statuses
-        running = any(s.name == COMPUTE and s.state.running is not None for s in statuses)
-        return (
-            running
-            and not self.going_down
-            and self.status.phase == "Running"
-            and all(s.ready for s in statuses if s.name != COMPUTE)
-        )
+        runs = self.status.phase == "Running" and self._launcher.state.running is not None and not self.going_down
+        return runs and all(s.ready for s in self.status.container_statuses if s.name != COMPUTE)
 
     @property
     def failed(self) -> bool:
         """Its launcher ended without having seen a VM through: it was killed, or its node lost power."""
-        compute = (s.state.terminated for s in self.status.container_statuses if s.name == COMPUTE)
-        return any(ended.get("exitCode") for ended in compute if ended)
+        return bool((self._launcher.state.terminated or {}).get("exitCode"))
 
     @property
     def asks_for(self) -> dict[str, Any]:
         """The resources that its launcher is to have."""
-        return next((c.resources for c in self.spec.containers if c.name == COMPUTE), {})
+        return self._made.resources
 
     @property
     def has(self) -> dict[str, Any] | None:
         """The resources that its launcher has, by its node's word; None where it says nothing of that."""
-        return next((s.resources for s in self.status.container_statuses if s.name == COMPUTE), None)
+        return self._launcher.resources
 
     @property
     def image(self) -> str:
-        return next((c.image for c in self.spec.containers if c.name == COMPUTE), "")
+        return self._made.image
 
     @property
     def hypervisor(self) -> str:
         """What it was made to run on, from what nobody can change in a Pod that exists."""
-        arguments = (argument for c in self.spec.containers if c.name == COMPUTE for argument in c.args)
-        return next((a.removeprefix(_HYPERVISOR) for a in arguments if a.startswith(_HYPERVISOR)), "")
+        return next((a.removeprefix(_HYPERVISOR) for a in self._made.args if a.startswith(_HYPERVISOR)), "")
 
     @property
     def migration_uid(self) -> str:
@@ -146,3 +190,4 @@ class LauncherPod(Kept):
 
 
 decode_pod = msgspec.json.Decoder(LauncherPod).decode
+decode_attachment = msgspec.json.Decoder(AttachmentPod).decode

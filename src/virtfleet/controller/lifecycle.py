@@ -20,14 +20,13 @@ from virtfleet.api import conditions, hotplug, names, times
 from virtfleet.api.conditions import Condition
 from virtfleet.api.names import FINAL, STUCK, Phase, VMICondition
 from virtfleet.controller import advice
-from virtfleet.controller.launcherpod import LauncherPod
+from virtfleet.controller.launcherpod import POD_SCHEDULED, LauncherPod
 from virtfleet.controller.records.cluster import Claim
 from virtfleet.controller.records.instance import Instance
 from virtfleet.controller.records.machine import Volume
 from virtfleet.kube.resource import Obj
 from virtfleet.pods.launcher import COMPUTE
 
-POD_SCHEDULED = "PodScheduled"
 UNSCHEDULABLE = "Unschedulable"
 NO_SCHEDULER = "NoScheduler"
 OVERLOOKED_AFTER = 60.0  # seconds in which a scheduler that is there looks at a Pod
@@ -310,11 +309,8 @@ def _with_ready(vmi: Instance, pod: LauncherPod | None, phase: str, now: float) 
 
 def _with_eviction(wanted: list[Condition], vmi: Instance, now: float) -> list[Condition]:
     """Whether an eviction has asked for the VM to leave its node; said only as long as it is so."""
-    kind = VMICondition.EVICTION_REQUESTED
-    if not vmi.leaves or vmi.final:
-        return conditions.drop(wanted, kind)
-    message = f"the VM was asked to leave node {vmi.status.node_name}"
-    return conditions.put(wanted, kind, "True", now, reason=kind, message=message)
+    kind, message = VMICondition.EVICTION_REQUESTED, f"the VM was asked to leave node {vmi.status.node_name}"
+    return conditions.state(wanted, kind, now, (kind, message) if vmi.leaves and not vmi.final else None)
 
 
 def eviction_mark(at: Situation) -> dict[str, str | None]:
@@ -345,8 +341,7 @@ def _with_placement(
     wanted: list[Condition], pod: LauncherPod | None, trouble: Trouble | None, now: float
 ) -> list[Condition]:
     """Why no node takes the VM; said only as long as it is so."""
-    scheduled = conditions.find(pod.status.conditions, POD_SCHEDULED) if pod else None
-    if scheduled and scheduled["status"] == "False":
+    if pod and (scheduled := pod.unscheduled):
         reason, message = scheduled.get("reason") or UNSCHEDULABLE, scheduled.get("message") or ""
     elif trouble and trouble.reason == CLAIM_NOT_FOUND:
         reason, message = UNSCHEDULABLE, trouble.message
@@ -373,7 +368,7 @@ def _overlooked(pod: LauncherPod) -> str:
 
 def container_trouble(pod: LauncherPod | None) -> Trouble | None:
     """The first container of the Pod that cannot start, most often for its image, or that ended beside the launcher."""
-    for status in (*pod.status.init_container_statuses, *pod.status.container_statuses) if pod else ():
+    for status in pod.containers if pod else ():
         waiting = status.state.waiting
         if pod and waiting and advice.lacks_image_volumes(waiting.message):
             return Trouble(NO_IMAGE_VOLUMES, advice.image_volumes(pod.node))

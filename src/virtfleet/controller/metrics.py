@@ -7,14 +7,15 @@ the changes pass by.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from prometheus_client import Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from virtfleet.api import names, times
+from virtfleet.api import times
 from virtfleet.api.names import MigrationPhase, PrintableStatus
 from virtfleet.controller import lifecycle
 from virtfleet.controller.migration.records import Migration
@@ -91,34 +92,24 @@ class Fleet(Collector):
 
     def _of_vms(self) -> Iterable[Metric]:
         vms = self._vms.list()
-        number = GaugeMetricFamily("kubevirt_number_of_vms", "Number of VMs", labels=["namespace"])
-        for namespace, count in Counter(vm.namespace for vm in vms).items():
-            number.add_metric([namespace], count)
-        yield number
-        info = GaugeMetricFamily("kubevirt_vm_info", "A VM", labels=["namespace", "name", "status", "status_group"])
-        for vm in vms:
-            status = vm.status.printable_status
-            info.add_metric([vm.namespace, vm.name, status, _GROUPS.get(status, _ERROR)], 1)
-        yield info
+        counts = Counter((vm.namespace,) for vm in vms)
+        yield _gauge("kubevirt_number_of_vms", "Number of VMs", ["namespace"], counts)
+        told = ((vm.namespace, vm.name, vm.status.printable_status) for vm in vms)
+        infos = {(*vm, _GROUPS.get(vm[-1], _ERROR)): 1 for vm in told}
+        labels = ["namespace", "name", "status", "status_group"]
+        yield _gauge("kubevirt_vm_info", "A VM", labels, infos)
 
     def _of_instances(self) -> Iterable[Metric]:
         vmis = self._instances.list()
         labels = ["node", "phase", "pool", "hypervisor"]
-        count = GaugeMetricFamily("kubevirt_vmi_phase_count", "Number of VMIs", labels=labels)
-        for values, number in Counter(map(_place, vmis)).items():
-            count.add_metric(values, number)
-        yield count
-        info = GaugeMetricFamily(
-            "kubevirt_vmi_info", "A VMI", labels=["namespace", "name", *labels, "vmi_pod", "outdated"]
-        )
+        yield _gauge("kubevirt_vmi_phase_count", "Number of VMIs", labels, Counter(map(_place, vmis)))
+        infos = {}
         for vmi in vmis:
             pod = lifecycle.current_pod(vmi, self._pods.of(vmi.uid))
-            old = str(names.OUTDATED_LAUNCHER_IMAGE in vmi.metadata.labels).lower()
-            info.add_metric([vmi.namespace, vmi.name, *_place(vmi), pod.name if pod else "", old], 1)
-        yield info
-        outdated = sum(names.OUTDATED_LAUNCHER_IMAGE in vmi.metadata.labels for vmi in vmis)
+            infos[vmi.namespace, vmi.name, *_place(vmi), pod.name if pod else "", str(vmi.outdated).lower()] = 1
+        yield _gauge("kubevirt_vmi_info", "A VMI", ["namespace", "name", *labels, "vmi_pod", "outdated"], infos)
         text = "Number of VMIs whose launcher image is not the one that they would get now"
-        yield GaugeMetricFamily("kubevirt_vmi_number_of_outdated", text, outdated)
+        yield GaugeMetricFamily("kubevirt_vmi_number_of_outdated", text, sum(vmi.outdated for vmi in vmis))
 
     def _of_migrations(self) -> Iterable[Metric]:
         migrations = self._migrations.list()
@@ -126,31 +117,34 @@ class Fleet(Collector):
             name, text = f"kubevirt_vmi_migrations_in_{group}_phase", f"Number of migrations that are {group}"
             yield GaugeMetricFamily(name, text, sum(migration.phase in phases for migration in migrations))
         for phase, word in ((MigrationPhase.SUCCEEDED, "succeeded"), (MigrationPhase.FAILED, "failed")):
+            ended = {(m.spec.vmi_name, m.name, m.namespace): 1 for m in migrations if m.phase == phase}
             name, labels = f"kubevirt_vmi_migration_{word}", ["vmi", "vmim", "namespace"]
-            ended = GaugeMetricFamily(name, f"A migration that {word}", labels=labels)
-            for migration in migrations:
-                if migration.phase == phase:
-                    ended.add_metric([migration.spec.vmi_name, migration.name, migration.namespace], 1)
-            yield ended
+            yield _gauge(name, f"A migration that {word}", labels, ended)
 
     def _of_moves(self) -> Iterable[Metric]:
         """When the latest migration of each VMI began and ended."""
         named = {migration.uid: migration.name for migration in self._migrations.list()}
         labels = ["node", "namespace", "name", "migration_name"]
-        began = GaugeMetricFamily("kubevirt_vmi_migration_start_time_seconds", "When it began", labels=labels)
-        ended = GaugeMetricFamily(
-            "kubevirt_vmi_migration_end_time_seconds", "When it ended", labels=[*labels, "status"]
-        )
+        began: dict[tuple[str, ...], float] = {}
+        ended: dict[tuple[str, ...], float] = {}
         for vmi in self._instances.list():
             if (state := vmi.status.migration_state) is None:
                 continue
-            place = [vmi.status.node_name, vmi.namespace, vmi.name, named.get(state.migration_uid, "")]
+            place = (vmi.status.node_name, vmi.namespace, vmi.name, named.get(state.migration_uid, ""))
             if state.start_timestamp:
-                began.add_metric(place, times.seconds(state.start_timestamp))
+                began[place] = times.seconds(state.start_timestamp)
             if state.end_timestamp:
                 how = "failed" if state.failed else "succeeded" if state.completed else ""
-                ended.add_metric([*place, how], times.seconds(state.end_timestamp))
-        yield from (began, ended)
+                ended[*place, how] = times.seconds(state.end_timestamp)
+        yield _gauge("kubevirt_vmi_migration_start_time_seconds", "When it began", labels, began)
+        yield _gauge("kubevirt_vmi_migration_end_time_seconds", "When it ended", [*labels, "status"], ended)
+
+
+def _gauge(name: str, text: str, labels: list[str], values: Mapping[Any, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family
 
 
 def _place(vmi: Instance) -> tuple[str, str, str, str]:

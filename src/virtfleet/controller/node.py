@@ -16,15 +16,11 @@ from virtfleet.api import names
 from virtfleet.api.names import Phase
 from virtfleet.controller import lifecycle
 from virtfleet.controller.launcherpod import LauncherPod
-from virtfleet.controller.pods import LauncherPods
 from virtfleet.controller.records.cluster import NodeRecord
 from virtfleet.controller.records.instance import Instance
-from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
+from virtfleet.controller.shared import Part, Shared
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ignoring, is_not_found
-from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import NODES, VMIS
 
 SILENCE = 300.0
 LOOK_AGAIN = 60.0  # how often VMIs on a silent node are looked at
@@ -62,28 +58,15 @@ def lost(vmi: Instance, pods: Iterable[LauncherPod]) -> bool:
     return vmi.phase in (Phase.SCHEDULED, Phase.RUNNING) and not any(pod.alive for pod in pods)
 
 
-class Nodes:
+class Nodes(Part):
     """The controller."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        recorder: Recorder,
-        *,
-        nodes: Cache[NodeRecord],
-        instances: Cache[Instance],
-        launchers: LauncherPods,
-        silence: float = SILENCE,
-    ) -> None:
-        self._api = api
-        self._recorder = recorder
-        self._nodes = nodes
-        self._instances = instances
-        self._pods = launchers
+    def __init__(self, shared: Shared, silence: float = SILENCE) -> None:
+        super().__init__(shared)
         self._heartbeats = Heartbeats(silence)
-        self.controller = Controller("node", self.reconcile, [launchers.cache], workers=4)
-        self.controller.follow(nodes)
-        self.controller.follow(instances, lambda vmi: [vmi.status.node_name] if vmi.status.node_name else [])
+        self.controller = Controller("node", self.reconcile, [self._pods.cache], workers=4)
+        self.controller.follow(self._nodes)
+        self.controller.follow(self._instances, lambda vmi: [vmi.status.node_name] if vmi.status.node_name else [])
 
     async def reconcile(self, key: str) -> float | None:
         """Mark a silent node, and fail what is lost on it."""
@@ -104,9 +87,7 @@ class Nodes:
     async def _mark(self, node: NodeRecord) -> None:
         if node.metadata.labels.get(names.SCHEDULABLE) != "true":
             return
-        self._nodes.observe(
-            await self._api.patch(NODES, node.name, {"metadata": {"labels": {names.SCHEDULABLE: "false"}}})
-        )
+        await self._nodes.change(node.name, {"metadata": {"labels": {names.SCHEDULABLE: "false"}}})
         what = "virt-handler is not responsive, marking node as unresponsive"
         self._recorder.warning(node.reference, NODE_UNRESPONSIVE, what)
         for vmi in self._instances.by_index("node", node.name):
@@ -115,12 +96,9 @@ class Nodes:
                 self._recorder.warning(vmi.reference, NODE_UNRESPONSIVE, f"{said} there until the node is fenced")
 
     async def _fail(self, vmi: Instance) -> None:
-        patch = {
-            # A handler that is back after all has written since, and knows better.
-            "metadata": {"resourceVersion": vmi.metadata.resource_version},
-            "status": lifecycle.entered(vmi, Phase.FAILED, NODE_UNRESPONSIVE, time.time()),
-        }
         with ignoring(is_not_found):
-            self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
+            # A handler that is back after all has written since, and knows better: this write is refused then.
+            failed = lifecycle.entered(vmi, Phase.FAILED, NODE_UNRESPONSIVE, time.time())
+            await self._patch_instance(vmi, {"status": failed})
             what = f"virt-handler on node {vmi.status.node_name} is not responsive, marking VMI as failed"
             self._recorder.warning(vmi.reference, NODE_UNRESPONSIVE, what)

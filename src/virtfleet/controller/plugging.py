@@ -6,22 +6,21 @@ it is mounted, that the guest has it, and that it is not mounted any more. A Pod
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from virtfleet.api import hotplug, kinds
 from virtfleet.controller import lifecycle
-from virtfleet.controller.attachments import AttachmentPod, Attachments, vmi_keys
-from virtfleet.controller.launcherpod import LauncherPod
-from virtfleet.controller.pods import LauncherPods, owners
+from virtfleet.controller.attachments import Attachments
+from virtfleet.controller.launcherpod import AttachmentPod, LauncherPod
+from virtfleet.controller.pods import owners
 from virtfleet.controller.records.cluster import Claim
 from virtfleet.controller.records.instance import Instance, PluggedVolume
 from virtfleet.controller.records.machine import Volume
-from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
+from virtfleet.controller.shared import Part, Shared
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ignoring, is_not_found
-from virtfleet.kube.resource import VMIS, Obj
+from virtfleet.kube.resource import Obj
 
 WORKERS = 4
 _IN_USE = (hotplug.MOUNTED, hotplug.READY)
@@ -85,38 +84,28 @@ def _of_unwanted(entry: Obj) -> Obj:
     return {**entry, "phase": hotplug.DETACHING, "reason": "VolumeDetaching", "message": said}
 
 
-class Plugging:
+class Plugging(Part):
     """The controller. Its keys are those of VMIs."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        *,
-        instances: Cache[Instance],
-        launchers: LauncherPods,
-        attachments: Attachments,
-        claims: Cache[Claim],
-    ) -> None:
-        self._api = api
-        self._instances = instances
-        self._launchers = launchers
-        self._attachments = attachments
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._attachers = shared.attached
+        self._attachments = Attachments(shared)
         self.controller = Controller(f"{kinds.VMI.singular}-volumes", self.reconcile, workers=WORKERS)
-        self.controller.follow(instances, lambda vmi: [vmi.key] if vmi.plugs else [])
-        self.controller.follow(attachments.cache, vmi_keys)
-        self.controller.follow(launchers.cache, lambda pod: [key for key in owners(pod) if self._plugs(key)])
-        self.controller.follow(claims, lambda claim: [v.key for v in instances.by_index("claim", claim.key) if v.plugs])
+        self.controller.follow(self._instances, lambda vmi: self._of([vmi]))
+        self.controller.follow(self._attachers, lambda pod: [pod.vmi_key])
+        self.controller.follow(self._pods.cache, lambda pod: self._of(map(self._instances.get, owners(pod))))
+        self.controller.follow(self._claims, lambda claim: self._of(self._instances.by_index("claim", claim.key)))
 
-    def _plugs(self, key: str) -> bool:
-        vmi = self._instances.get(key)
-        return vmi is not None and vmi.plugs
+    def _of(self, vmis: Iterable[Instance | None]) -> list[str]:
+        return [vmi.key for vmi in vmis if vmi and vmi.plugs]
 
     async def reconcile(self, key: str) -> float | None:
         """Have the Pods that the VMI's volumes need, no others, and say how the volumes stand."""
         vmi = self._instances.get(key)
         if vmi is None:
             return None  # the garbage collector takes Pods along with their launcher's
-        launchers = self._launchers.of(vmi.uid)
+        launchers = self._pods.of(vmi.uid)
         current = lifecycle.current_pod(vmi, launchers)
         await self._clear(vmi, {pod.uid for pod in launchers if not pod.ended}, current)
         if vmi.deleting or vmi.final or not vmi.handed_over or current is None or current.going_down:
@@ -150,18 +139,15 @@ class Plugging:
     async def _clear(self, vmi: Instance, launchers: set[str], current: LauncherPod | None) -> None:
         """Delete the Pods of launchers that have ended, and those of which the VMI says nothing."""
         known = vmi.spec.plugged.keys() | {entry.name for entry in vmi.status.volume_status if entry.hotplug_volume}
-        for pod in self._attachments.cache.by_index("vmi", vmi.key):
+        for pod in self._attachers.by_index("vmi", vmi.key):
             unknown = current is not None and pod.controlled_by(current.uid) and pod.volume not in known
             if (unknown or not any(map(pod.controlled_by, launchers))) and not pod.deleting:
                 await self._attachments.delete(vmi, pod)
 
     async def _write(self, vmi: Instance, wanted: Mapping[str, Plugged], gone: frozenset[str]) -> None:
         with ignoring(is_not_found):
-            whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
+            whole = await self._whole(vmi)
             present = (whole.get("status") or {}).get("volumeStatus") or []
             entries = statuses(present, wanted, gone)
-            if whole["metadata"]["uid"] != vmi.uid or entries == present:
-                return
-            about = {"resourceVersion": whole["metadata"]["resourceVersion"], "uid": vmi.uid}
-            patch = {"metadata": about, "status": {"volumeStatus": entries}}
-            self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
+            if whole["metadata"]["uid"] == vmi.uid and entries != present:
+                await self._patch_instance(vmi, {"status": {"volumeStatus": entries}}, whole)

@@ -47,9 +47,8 @@ def migration_keys(pod: LauncherPod) -> list[str]:
 class LauncherPods:
     """Reads and writes through one cache, so that every write is seen by the next read."""
 
-    def __init__(self, api: KubeApi, cache: Cache[LauncherPod]) -> None:
-        self.cache = cache
-        self._api = api
+    def __init__(self, api: KubeApi) -> None:
+        self.cache = launcher_cache(api)
 
     def of(self, vmi_uid: str) -> list[LauncherPod]:
         """The VMI's Pods, as far as the cache knows."""
@@ -57,15 +56,14 @@ class LauncherPods:
 
     async def listed(self, vmi: Instance) -> list[LauncherPod]:
         """The VMI's Pods by the API server's own word."""
-        labels = f"{LAUNCHERS},{names.CREATED_BY}={vmi.uid}"
-        listed = await self._api.list(PODS, vmi.namespace, labels=labels)
-        return [pod for pod in map(self._seen, listed) if pod.controlled_by(vmi.uid)]
+        found = await self.cache.listed(vmi.namespace, f"{LAUNCHERS},{names.CREATED_BY}={vmi.uid}")
+        return [pod for pod in found if pod.controlled_by(vmi.uid)]
 
     async def create(self, vmi: Instance, pod: Obj) -> tuple[LauncherPod, bool]:
         """The VMI's Pod, and whether it was made just now. Raises ForeignPod where its name is taken."""
         with ignoring(is_already_exists):
-            return self._seen(await self._api.create(PODS, pod)), True
-        there = self._seen(await self._api.get(PODS, pod["metadata"]["name"], vmi.namespace))
+            return await self.cache.create(pod), True
+        there = await self.cache.fetch(f"{vmi.namespace}/{pod['metadata']['name']}")
         if not there.controlled_by(vmi.uid):
             raise ForeignPod(f"Pod {there.name} exists and is not the VMI's; delete it")
         return there, False
@@ -74,35 +72,22 @@ class LauncherPods:
         """Ask for the Pod's end. The answer is the Pod as it is now, None if it is gone."""
         if pod.deleting:
             return pod
-        # A conflict means that another Pod has the name by now, which is none of this one's business.
-        with ignoring(is_not_found, is_conflict):
-            answer = await self._api.delete(PODS, pod.name, pod.namespace, uid=pod.uid)
-            # A Pod that no node has is gone at once, and the answer only says so.
-            return self._seen(answer) if "deletionTimestamp" in answer.get("metadata", {}) else None
-        return None
+        answer = await self.cache.remove(pod.key, pod.uid) or {}
+        return decode_pod(orjson.dumps(answer)) if "deletionTimestamp" in answer.get("metadata", {}) else None
 
     async def put_condition(self, pod: LauncherPod, condition: Condition) -> None:
         """Have a condition of the Pod that is nobody else's."""
         patch = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
         with ignoring(is_not_found, is_conflict):
-            self._seen(
-                await self._api.patch(PODS, pod.name, patch, pod.namespace, how=Patch.STRATEGIC, subresource="status")
-            )
+            await self.cache.change(pod.key, patch, how=Patch.STRATEGIC, subresource="status")
 
     async def resize(self, pod: LauncherPod, resources: Obj) -> None:
         """Ask for other resources of a launcher that runs."""
         patch = {"metadata": {"uid": pod.uid}, "spec": {"containers": [{"name": COMPUTE, "resources": resources}]}}
-        self._seen(
-            await self._api.patch(PODS, pod.name, patch, pod.namespace, how=Patch.STRATEGIC, subresource="resize")
-        )
+        await self.cache.change(pod.key, patch, how=Patch.STRATEGIC, subresource="resize")
 
     async def annotate(self, pod: LauncherPod, annotations: dict[str, str | None]) -> None:
         """Have annotations on a Pod that is there, or have it without those that are None."""
         patch = {"metadata": {"uid": pod.uid, "annotations": annotations}}
         with ignoring(is_not_found, is_conflict):
-            self._seen(await self._api.patch(PODS, pod.name, patch, pod.namespace))
-
-    def _seen(self, obj: Obj) -> LauncherPod:
-        """What the server answered, for us and for the cache."""
-        self.cache.observe(obj)
-        return decode_pod(orjson.dumps(obj))
+            await self.cache.change(pod.key, patch)

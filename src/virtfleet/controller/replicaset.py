@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 
 from virtfleet.api import conditions, kinds
 from virtfleet.api.conditions import Condition
@@ -15,12 +15,10 @@ from virtfleet.api.selectors import Selector, from_label_selector
 from virtfleet.controller import templates
 from virtfleet.controller.records.instance import Instance
 from virtfleet.controller.records.vm import ReplicaSet
-from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
+from virtfleet.controller.shared import Part, Shared
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
-from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import VMI_REPLICA_SETS, VMIS, Obj, owner_reference
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_found
+from virtfleet.kube.resource import VMI_REPLICA_SETS, Obj, owner_reference
 
 BURST = 250  # instances made or deleted in one go
 # Which instances go first when there are too many: those whose loss hurts least.
@@ -36,13 +34,12 @@ class Plan:
     finished: tuple[Instance, ...]
 
 
-def is_lost(vmi: Instance) -> bool:
-    """Its Pod goes away and will not come back."""
-    return conditions.holds(vmi.status.conditions, VMICondition.READY, "False", "PodTerminating")
-
-
 def is_active(vmi: Instance) -> bool:
-    return not vmi.final and not vmi.deleting and not is_lost(vmi)
+    """Neither is it over, nor does its Pod go away, which will not come back."""
+    lost = conditions.holds(
+        vmi.status.conditions, VMICondition.READY, "False", "PodTerminating"
+    )  # and will not be back
+    return not (vmi.final or vmi.deleting or lost)
 
 
 def plan(replicas: int, owned: Iterable[Instance]) -> Plan:
@@ -76,16 +73,10 @@ def status_of(replica_set: Obj, owned: Iterable[Instance], selector: Selector, f
     spec, old = replica_set["spec"], replica_set.get("status") or {}
     active = [vmi for vmi in owned if is_active(vmi)]
     listed: list[Condition] = old.get("conditions") or []
-    if spec.get("paused"):
-        message = "Controller got paused"
-        listed = conditions.put(listed, "ReplicaPaused", "True", now, reason="Paused", message=message)
-    else:
-        listed = conditions.drop(listed, "ReplicaPaused")
-    if failure:
-        reason = "FailedCreate" if len(active) < spec.get("replicas", 1) else "FailedDelete"
-        listed = conditions.put(listed, "ReplicaFailure", "True", now, reason=reason, message=failure)
-    else:
-        listed = conditions.drop(listed, "ReplicaFailure")
+    paused = ("Paused", "Controller got paused") if spec.get("paused") else None
+    listed = conditions.state(listed, "ReplicaPaused", now, paused)
+    reason = "FailedCreate" if len(active) < spec.get("replicas", 1) else "FailedDelete"
+    listed = conditions.state(listed, "ReplicaFailure", now, (reason, failure) if failure else None)
     return {
         "replicas": len(active),
         "readyReplicas": sum(conditions.holds(vmi.status.conditions, VMICondition.READY) for vmi in active),
@@ -94,19 +85,15 @@ def status_of(replica_set: Obj, owned: Iterable[Instance], selector: Selector, f
     }
 
 
-class ReplicaSets:
+class ReplicaSets(Part):
     """The controller."""
 
-    def __init__(
-        self, api: KubeApi, recorder: Recorder, *, sets: Cache[ReplicaSet], instances: Cache[Instance]
-    ) -> None:
-        self._api = api
-        self._recorder = recorder
-        self._sets = sets
-        self._instances = instances
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._sets = shared.sets
         self.controller = Controller(kinds.REPLICA_SET.singular, self.reconcile, workers=4)
-        self.controller.follow(sets)
-        self.controller.follow(instances, self._sets_of)
+        self.controller.follow(self._sets)
+        self.controller.follow(self._instances, self._sets_of)
 
     async def reconcile(self, key: str) -> float | None:
         """Claim instances, reach the wanted number of them, say how it stands."""
@@ -166,8 +153,7 @@ class ReplicaSets:
         return False
 
     async def _set_owner(self, vmi: Instance, owners: list[Obj]) -> None:
-        meta = {"ownerReferences": owners, "resourceVersion": vmi.metadata.resource_version}
-        self._instances.observe(await self._api.patch(VMIS, vmi.name, {"metadata": meta}, vmi.namespace))
+        await self._patch_instance(vmi, {"metadata": {"ownerReferences": owners}})
 
     # -- their number
 
@@ -188,19 +174,14 @@ class ReplicaSets:
         return str(failures[0]) if failures else ""
 
     def _free_slots(self, replica_set: ReplicaSet, obj: Obj, missing: int) -> list[Obj]:
-        free: list[Obj] = []
-        for slot in count():
-            if len(free) == missing:
-                return free
-            vmi = templates.instance_of_replica_set(obj, slot)
-            if self._instances.get(f"{replica_set.namespace}/{vmi['metadata']['name']}") is None:
-                free.append(vmi)
-        raise AssertionError("there are always more slots")
+        slots = (templates.instance_of_replica_set(obj, slot) for slot in count())
+        free = (vmi for vmi in slots if not self._instances.get(f"{replica_set.namespace}/{vmi['metadata']['name']}"))
+        return [*islice(free, missing)]
 
     async def _create(self, replica_set: ReplicaSet, vmi: Obj) -> None:
         name = vmi["metadata"]["name"]
         try:
-            self._instances.observe(await self._api.create(VMIS, vmi))
+            await self._instances.create(vmi)
         except ApiError as error:
             if is_already_exists(error):  # somebody filled the slot; the cache is about to show it
                 return
@@ -212,25 +193,20 @@ class ReplicaSets:
 
     async def _delete(self, replica_set: ReplicaSet, vmi: Instance) -> None:
         try:
-            answer = await self._api.delete(VMIS, vmi.name, vmi.namespace, uid=vmi.uid)
+            asked = await self._instances.remove(vmi.key, vmi.uid)
         except ApiError as error:
-            if is_not_found(error) or is_conflict(error):
-                return
             what = f"Error deleting virtual machine instance {vmi.name}: {error.message}"
             self._recorder.warning(replica_set.reference, "FailedDelete", what)
             raise
-        if answer["metadata"].get("deletionTimestamp"):
-            self._instances.observe(answer)
-        what = f"Stopped the virtual machine by deleting the virtual machine instance {vmi.uid}"
-        self._recorder.normal(replica_set.reference, "SuccessfulDelete", what)
+        if asked:
+            what = f"Stopped the virtual machine by deleting the virtual machine instance {vmi.uid}"
+            self._recorder.normal(replica_set.reference, "SuccessfulDelete", what)
 
     async def _write_status(self, replica_set: ReplicaSet, obj: Obj, status: Obj) -> None:
         old = obj.get("status") or {}
         if all(old.get(key, []) == value for key, value in status.items()):
             return
-        patch = {"status": status}
-        name, namespace = replica_set.name, replica_set.namespace
-        self._sets.observe(await self._api.patch(VMI_REPLICA_SETS, name, patch, namespace, subresource="status"))
+        await self._sets.change(replica_set.key, {"status": status}, subresource="status")
         was = conditions.find(old.get("conditions") or (), "ReplicaPaused") is not None
         paused = bool(obj["spec"].get("paused"))
         if was != paused:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from virtfleet.api import times
 from virtfleet.api.names import Phase
+from virtfleet.api.vm import VirtualMachineStartFailure as StartFailure
+from virtfleet.api.vm import VirtualMachineStateChangeRequest as Request
 from virtfleet.controller.records.instance import Instance
-from virtfleet.controller.records.vm import Request, StartFailure, Vm
+from virtfleet.controller.records.vm import Vm
 
 START, STOP = "Start", "Stop"
 PAUSED = "paused"  # of a start request's data: start the guest paused
@@ -86,8 +88,8 @@ def _with_instance(vm: Vm, vmi: Instance) -> Act:
 # --- requests: only the first one counts, until it is done
 
 
-def _first(vm: Vm) -> Request | None:
-    """The request that counts.
+def _first(vm: Vm, action: str = "") -> Request | None:
+    """The request that counts, where it is of this action.
 
     A halted VM was told to stop by whoever changed it last, so that all that waits from before is void: the second half
     of a restart, for instance, must not start it again.
@@ -95,29 +97,28 @@ def _first(vm: Vm) -> Request | None:
     first = next(iter(vm.status.state_change_requests), None)
     if first and vm.strategy == "Halted" and first.data.get(GENERATION) != str(vm.metadata.generation):
         return None
-    return first
+    return first if first and action in ("", first.action) else None
 
 
 def wants_start(vm: Vm) -> bool:
-    first = _first(vm)
-    return first is not None and first.action == START
+    return _first(vm, START) is not None
 
 
 def wants_start_paused(vm: Vm) -> bool:
-    first = _first(vm)
-    return first is not None and first.action == START and first.data.get(PAUSED) == "true"
+    start = _first(vm, START)
+    return start is not None and start.data.get(PAUSED) == "true"
 
 
 def wants_stop(vm: Vm, vmi: Instance) -> bool:
     """A stop names the instance that it means, so that it cannot hit the next one; one that names none means any."""
-    first = _first(vm)
-    return first is not None and first.action == STOP and (not first.uid or first.uid == vmi.uid)
+    stop = _first(vm, STOP)
+    return stop is not None and stop.uid in ("", vmi.uid)
 
 
 def is_to_stop_any(vm: Vm) -> bool:
     """Whichever instance there is, or was about to be made, is not to run."""
-    first = _first(vm)
-    return first is not None and first.action == STOP and not first.uid
+    stop = _first(vm, STOP)
+    return stop is not None and not stop.uid
 
 
 def pending_requests(vm: Vm, vmi: Instance | None) -> list[Request]:
@@ -154,5 +155,5 @@ def start_failure(vm: Vm, vmi: Instance | None, now: float) -> StartFailure | No
         return None
     if vmi is None or not vmi.final or wants_stop(vm, vmi) or (known and known.last_failed_vmi_uid == vmi.uid):
         return known
-    count = known.consecutive_fail_count + 1 if known else 1
+    count = 1 + ((known and known.consecutive_fail_count) or 0)
     return StartFailure(count, vmi.uid, times.timestamp(now + pause_after(count)))

@@ -21,18 +21,14 @@ from virtfleet.kube.resource import (
 
 
 def _instance(template: Obj, owner: Obj, resource: Resource, name: str) -> Obj:
-    meta = template.get("metadata") or {}
-    return {
-        "apiVersion": VMIS.api_version,
-        "kind": VMIS.kind,
-        "metadata": {
-            "name": name,
-            "namespace": owner["metadata"]["namespace"],
-            "ownerReferences": [owner_reference(owner, resource)],
-            **{key: dict(meta[key]) for key in ("labels", "annotations") if meta.get(key)},
-        },
-        "spec": template["spec"],
+    of_template = template.get("metadata") or {}
+    meta = {
+        "name": name,
+        "namespace": owner["metadata"]["namespace"],
+        "ownerReferences": [owner_reference(owner, resource)],
+        **{key: dict(of_template[key]) for key in ("labels", "annotations") if of_template.get(key)},
     }
+    return VMIS.object(meta, spec=template["spec"])
 
 
 def instance_of_vm(vm: Obj, *, paused: bool = False) -> Obj:
@@ -45,16 +41,13 @@ def instance_of_vm(vm: Obj, *, paused: bool = False) -> Obj:
     if known := (vm.get("status") or {}).get("guestABI"):
         vmi["status"]["guestABI"] = known
     domain = _with_input(vmi["spec"].get("domain") or {})
-    vmi["spec"] = {**vmi["spec"], "domain": _with_identity(domain, meta["uid"])}
+    # The firmware's UUID is what a guest knows its machine by: it stays the same over all starts of a VM.
+    firmware = domain.get("firmware") or {}
+    firmware = {**firmware, "uuid": firmware.get("uuid") or meta["uid"]}
+    vmi["spec"] = {**vmi["spec"], "domain": {**domain, "firmware": firmware}}
     if paused:
         vmi["spec"]["startStrategy"] = "Paused"
     return vmi
-
-
-def _with_identity(domain: Obj, uid: str) -> Obj:
-    """The firmware's UUID is what a guest knows its machine by: it stays the same over all starts of a VM."""
-    firmware = domain.get("firmware") or {}
-    return {**domain, "firmware": {**firmware, "uuid": firmware.get("uuid") or uid}}
 
 
 def _with_input(domain: Obj) -> Obj:
@@ -76,19 +69,15 @@ def instance_of_replica_set(replica_set: Obj, slot: int) -> Obj:
 
 def data_volume(vm: Obj, template: Obj) -> Obj:
     """A DataVolume of a VM's template, which goes with the VM."""
-    meta = template.get("metadata") or {}
-    return {
-        "apiVersion": DATA_VOLUMES.api_version,
-        "kind": DATA_VOLUMES.kind,
-        "metadata": {
-            "name": str(meta.get("name") or ""),
-            "namespace": vm["metadata"]["namespace"],
-            "labels": {**(meta.get("labels") or {}), names.CREATED_BY: vm["metadata"]["uid"]},
-            "annotations": dict(meta.get("annotations") or {}),
-            "ownerReferences": [owner_reference(vm, VMS)],
-        },
-        "spec": template.get("spec") or {},
+    of_template = template.get("metadata") or {}
+    meta = {
+        "name": str(of_template.get("name") or ""),
+        "namespace": vm["metadata"]["namespace"],
+        "labels": {**(of_template.get("labels") or {}), names.CREATED_BY: vm["metadata"]["uid"]},
+        "annotations": dict(of_template.get("annotations") or {}),
+        "ownerReferences": [owner_reference(vm, VMS)],
     }
+    return DATA_VOLUMES.object(meta, spec=template.get("spec") or {})
 
 
 # --- what a VM was started with
@@ -101,18 +90,9 @@ def revision_name(vm: Obj) -> str:
 
 def revision(vm: Obj) -> Obj:
     """A record of the VM as it is when it starts."""
-    meta = vm["metadata"]
-    return {
-        "apiVersion": CONTROLLER_REVISIONS.api_version,
-        "kind": CONTROLLER_REVISIONS.kind,
-        "metadata": {
-            "name": revision_name(vm),
-            "namespace": meta["namespace"],
-            "ownerReferences": [owner_reference(vm, VMS)],
-        },
-        "data": {"spec": vm["spec"]},
-        "revision": meta.get("generation", 0),
-    }
+    of_vm, owners = vm["metadata"], [owner_reference(vm, VMS)]
+    meta = {"name": revision_name(vm), "namespace": of_vm["namespace"], "ownerReferences": owners}
+    return CONTROLLER_REVISIONS.object(meta, data={"spec": vm["spec"]}, revision=of_vm.get("generation", 0))
 
 
 def template_changes(started_with: Obj, now: Obj, instance: Mapping[str, Any] = {}) -> list[str]:

@@ -15,21 +15,17 @@ from virtfleet.controller.following import Following
 from virtfleet.controller.lifecycle import FAILED_CREATE, Trouble
 from virtfleet.controller.records.cluster import Claim
 from virtfleet.controller.records.instance import Instance
-from virtfleet.controller.records.vm import Vm
+from virtfleet.controller.records.vm import Vm, claim_keys
+from virtfleet.controller.shared import Part, Shared
 from virtfleet.controller.strategy import Act
-from virtfleet.controller.vms import claim_keys, follow
 from virtfleet.controller.vmstatus import View
 from virtfleet.controller.vmtypes import Untyped
-from virtfleet.installation import Installation, in_force
 from virtfleet.instancetypes import applying
 from virtfleet.instancetypes.applying import Conflict
 from virtfleet.instancetypes.matching import PARTS, Types, marks
-from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
-from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import CONTROLLER_REVISIONS, DATA_VOLUMES, VMIS, VMS, Obj, owner_reference
+from virtfleet.kube.resource import CONTROLLER_REVISIONS, VMIS, VMS, Obj, owner_reference
 
 WORKERS = 10
 FAILED_DELETE = "FailedDelete"
@@ -68,30 +64,14 @@ class ForeignInstance(Exception):
     """The VM's name is taken by an instance that is not its own."""
 
 
-class VirtualMachines:
+class VirtualMachines(Part):
     """The controller. A VM and its instance have the same name, and so the same key."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        recorder: Recorder,
-        *,
-        vms: Cache[Vm],
-        instances: Cache[Instance],
-        claims: Cache[Claim],
-        volumes: Cache[DataVolume],
-        installations: Cache[Installation],
-    ) -> None:
-        self._installations = installations
-        self._api = api
-        self._recorder = recorder
-        self._vms = vms
-        self._instances = instances
-        self._claims = claims
-        self._volumes = volumes
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
         self._types: dict[str, tuple[object, Types]] = {}  # what is kept of types never changes
         self.controller = Controller(kinds.VM.singular, self.reconcile, workers=WORKERS)
-        follow(self.controller, vms, instances, claims, volumes)
+        self._follow_vms(self.controller)
 
     async def reconcile(self, key: str) -> float | None:
         """Do what the run strategy asks for, say how it stands, let an instance go whose end was noted."""
@@ -101,7 +81,8 @@ class VirtualMachines:
         if vm.deleting:
             await self._end(vm)
             return None
-        vm = await self._with_finalizer(vm)
+        if names.VM_FINALIZER not in vm.metadata.finalizers:
+            vm = await self._patch(vm, {"metadata": {"finalizers": [*vm.metadata.finalizers, names.VM_FINALIZER]}})
         decision = strategy.Decision(Act.NOTHING)
         vmi, trouble, types = None, None, None
         try:
@@ -125,7 +106,8 @@ class VirtualMachines:
         if vmi and types is not None and _is_behind(vm, vmi):
             vmi, changes, current = await self._follow(vm, vmi, types)
             if current:
-                vmi = await self._brought_up_to_date(vm, vmi)
+                newest = {names.VM_GENERATION: str(vm.metadata.generation)}
+                vmi = await self._patch_instance(vmi, {"metadata": {"annotations": newest}})
             elif changes and not vmi.ran:  # nothing is lost, and most often the change is what it takes to run
                 vm, vmi = await self._act(Act.RESTART, vm, vmi)
                 changes = []
@@ -146,7 +128,7 @@ class VirtualMachines:
         """What the VM names, once it is kept and its status says where. Raises Untyped, or Conflict."""
         if not any(vm.types):
             return vm, Types()
-        policy = self._cluster().reference_policy
+        policy = self._settings.reference_policy
         if (known := self._types.get(vm.key)) and known[0] == (policy, vm.types):
             return vm, known[1]
         types = await vmtypes.find(self._api, vm.object())
@@ -154,7 +136,7 @@ class VirtualMachines:
         if named and (policy == "expandAll" or (policy == "expand" and not kept)):
             return await self._expanded(vm, types), Types()
         before = vm.object()
-        if change := await vmtypes.keep(self._api, before, FAILED_CREATE):
+        if change := await vmtypes.keep(self._api, before):
             vm = await self._patch(vm, {"status": change}, "status")
             await vmtypes.forget(self._api, before, vm.object())
             types = await vmtypes.find(self._api, vm.object())
@@ -167,15 +149,12 @@ class VirtualMachines:
     async def _expanded(self, vm: Vm, types: Types) -> Vm:
         """The VM takes over what they say, and names none any more."""
         before = vm.object()
-        template = applying.standing_alone(before, types, self._cluster())["spec"]["template"]
+        template = applying.standing_alone(before, types, self._settings)["spec"]["template"]
         named = dict.fromkeys(part.field for part in PARTS)
         vm = await self._patch(vm, {"spec": {**named, "template": template}})
         vm = await self._patch(vm, {"status": dict.fromkeys(part.ref for part in PARTS)}, "status")
         await vmtypes.forget(self._api, before, vm.object())
         return vm
-
-    def _cluster(self) -> Installation:
-        return in_force(self._installations.list())
 
     # -- DataVolumes, which are filled before it starts
 
@@ -187,9 +166,8 @@ class VirtualMachines:
             if self._volumes.get(key) or self._claims.get(key):
                 continue
             with ignoring(is_already_exists):
-                self._volumes.observe(await self._api.create(DATA_VOLUMES, wanted))
-                what = f"Created DataVolume {wanted['metadata']['name']}"
-                self._recorder.normal(vm.reference, "SuccessfulDataVolumeCreate", what)
+                made = await self._volumes.create(wanted)
+                self._recorder.normal(vm.reference, "SuccessfulDataVolumeCreate", f"Created DataVolume {made.name}")
 
     def _unfilled(self, vm: Vm) -> tuple[DataVolume, ...]:
         return tuple(datavolumes.unfilled(self._volumes, self._claims, claim_keys(vm)))
@@ -220,28 +198,22 @@ class VirtualMachines:
         with ignoring(is_already_exists):  # from an earlier attempt to start
             await self._api.create(CONTROLLER_REVISIONS, templates.revision(vmtypes.whole(obj, types)))
         if types != Types():
-            template = applying.expanded(obj["spec"]["template"], types, self._cluster())
+            template = applying.expanded(obj["spec"]["template"], types, self._settings)
             obj = applying.with_template(obj, template)
         wanted = templates.instance_of_vm(obj, paused=strategy.wants_start_paused(vm))
         wanted["metadata"]["annotations"] |= marks(obj)
         with ignoring(is_already_exists):
-            self._instances.observe(await self._api.create(VMIS, wanted))
+            vmi = await self._instances.create(wanted)
             what = f"Started the virtual machine by creating the new virtual machine instance {vm.name}"
             self._recorder.normal(vm.reference, "SuccessfulCreate", what)
-            return self._instances.get(vm.key)
-        self._instances.observe(await self._api.get(VMIS, vm.name, vm.namespace))
+            return vmi
+        await self._instances.fetch(vm.key)
         return await self._instance_of(vm)
 
     async def _stop(self, vm: Vm, vmi: Instance) -> Instance | None:
         if not vmi.deleting:
-            try:
-                answer = await self._api.delete(VMIS, vmi.name, vmi.namespace, uid=vmi.uid)
-            except ApiError as error:
-                if not (is_not_found(error) or is_conflict(error)):
-                    raise
+            if not await self._instances.remove(vmi.key, vmi.uid):
                 return vmi
-            if answer["metadata"].get("deletionTimestamp"):
-                self._instances.observe(answer)
             what = f"Stopped the virtual machine by deleting the virtual machine instance {vmi.uid}"
             self._recorder.normal(vm.reference, "SuccessfulDelete", what)
         return self._instances.get(vm.key)
@@ -295,7 +267,7 @@ class VirtualMachines:
     async def _plug(self, vm: Vm, vmi: Instance | None) -> tuple[Vm, Instance | None]:
         """Carry requests out in the template and in the instance, or what an edited template says in the latter."""
         requests = vm.status.volume_requests
-        declared = self._cluster().plugs_by_template
+        declared = self._settings.plugs_by_template
         running = vmi is not None and vmi.phase == Phase.RUNNING and not vmi.deleting
         if requests:
             try:
@@ -341,13 +313,9 @@ class VirtualMachines:
     async def _patch_spec(
         self, vmi: Instance, change: Callable[[Obj], Obj], differs: Callable[[Obj, Obj], bool] = hotplug.differs
     ) -> Instance:
-        whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
-        spec, about = change(whole), {"resourceVersion": whole["metadata"]["resourceVersion"], "uid": vmi.uid}
-        if differs(whole["spec"], spec):
-            self._instances.observe(
-                await self._api.patch(VMIS, vmi.name, {"metadata": about, "spec": spec}, vmi.namespace)
-            )
-        return self._instances.get(vmi.key) or vmi
+        whole = await self._whole(vmi)
+        spec = change(whole)
+        return await self._patch_instance(vmi, {"spec": spec}, whole) if differs(whole["spec"], spec) else vmi
 
     # -- changes that the instance follows, and those that wait for a restart
 
@@ -360,11 +328,11 @@ class VirtualMachines:
         name = vmi.status.virtual_machine_revision_name
         refused: Mapping[str, str] = {}
         with ignoring(is_not_found, lambda error: isinstance(error, Conflict)):
-            whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
+            whole = await self._whole(vmi)
             started_with = await self._api.get(CONTROLLER_REVISIONS, name, vmi.namespace)
             before, now = started_with["data"]["spec"], vmtypes.whole(vm.object(), types)["spec"]
             if vmi.phase == Phase.RUNNING and whole["metadata"]["uid"] == vmi.uid:
-                found = liveupdate.follow(whole, now["template"]["spec"], self._cluster())
+                found = liveupdate.follow(whole, now["template"]["spec"], self._settings)
                 refused = found.refused
                 if found.spec:
                     whole = await self._api.patch(VMIS, vmi.name, _followed(whole, found), vmi.namespace)
@@ -384,17 +352,7 @@ class VirtualMachines:
         claims = volumeupdate.involved(vm, vmi, changed, self._claims)
         return volumeupdate.obstacle(vm.object(), vmi, changed, claims)
 
-    async def _brought_up_to_date(self, vm: Vm, vmi: Instance) -> Instance:
-        """An instance that is as the template wants it is of the VM's newest generation."""
-        newest = {names.VM_GENERATION: str(vm.metadata.generation)}
-        return await self._patch_instance(vmi, {"metadata": {"annotations": newest}})
-
     # -- writing
-
-    async def _with_finalizer(self, vm: Vm) -> Vm:
-        if names.VM_FINALIZER in vm.metadata.finalizers:
-            return vm
-        return await self._patch(vm, {"metadata": {"finalizers": [*vm.metadata.finalizers, names.VM_FINALIZER]}})
 
     async def _write_status(self, view: View) -> None:
         change = vmstatus.change(view, time.time())
@@ -407,13 +365,8 @@ class VirtualMachines:
     async def _patch(self, vm: Vm, patch: Obj, subresource: str | None = None) -> Vm:
         """Requests are added by others, and finalizers are everybody's: no write over what was not seen."""
         patch = {**patch, "metadata": {**patch.get("metadata", {}), "resourceVersion": vm.metadata.resource_version}}
-        self._vms.observe(await self._api.patch(VMS, vm.name, patch, vm.namespace, subresource=subresource))
+        await self._vms.change(vm.key, patch, subresource=subresource)
         return self._vms.get(vm.key) or vm
-
-    async def _patch_instance(self, vmi: Instance, patch: Obj) -> Instance:
-        patch = {**patch, "metadata": {**patch["metadata"], "resourceVersion": vmi.metadata.resource_version}}
-        self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
-        return self._instances.get(vmi.key) or vmi
 
     def _claims_of(self, vm: Vm) -> tuple[Claim, ...]:
         claims = (self._claims.get(key) for key in claim_keys(vm))

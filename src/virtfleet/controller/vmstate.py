@@ -7,16 +7,13 @@ the guest came to run, which the VMI's status says in one write; only then the o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from virtfleet.api import kinds, names
 from virtfleet.controller.lifecycle import FAILED_CREATE, Trouble, state_status
 from virtfleet.controller.records.cluster import Claim
 from virtfleet.controller.records.instance import Instance
-from virtfleet.installation import Installation
-from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
-from virtfleet.kube.errors import ignoring, is_already_exists, is_conflict, is_not_found
+from virtfleet.controller.records.kept import Owner
+from virtfleet.controller.shared import Part
+from virtfleet.kube.errors import ignoring, is_already_exists, is_not_found
 from virtfleet.kube.resource import PERSISTENT_VOLUME_CLAIMS, STORAGE_CLASSES, VMIS, Obj
 from virtfleet.pods.launcher import vmi_id
 from virtfleet.pods.vmstate import claim_name
@@ -30,12 +27,6 @@ class NoState(Exception):
     """There can be no claim as things are; the message is for whoever can change that."""
 
 
-def state_keys(claim: Claim) -> list[str]:
-    """An index of claims: whose state they hold."""
-    of = claim.metadata.labels.get(names.STATE_FOR)
-    return [f"{claim.namespace}/{of}"] if of else []
-
-
 def arrived_in(vmi: Instance) -> str:
     """The claim that came to count by the VMI's last migration."""
     state = vmi.status.migration_state
@@ -43,13 +34,8 @@ def arrived_in(vmi: Instance) -> str:
     return state.target_persistent_state_pvc_name if state and moved else ""
 
 
-class VmStates:
+class VmStates(Part):
     """The claims. Nothing is remembered: labels, names and the VMI's status say whose they are."""
-
-    def __init__(self, api: KubeApi, claims: Cache[Claim], settings: Callable[[], Installation]) -> None:
-        self._api = api
-        self._claims = claims
-        self._settings = settings
 
     def of(self, vmi: Instance) -> Claim | None:
         """The one that counts."""
@@ -88,30 +74,22 @@ class VmStates:
         if names.STATE_FOR not in claim.metadata.labels:
             labels = {names.STATE_FOR: vmi_id(vmi.name), names.STATE_MIGRATION: None}
             change = {"metadata": {"uid": claim.uid, "labels": labels}}
-            self._claims.observe(await self._api.patch(PERSISTENT_VOLUME_CLAIMS, name, change, vmi.namespace))
+            await self._claims.change(claim.key, change)
         await self._show(vmi, claim)
         before = self._claims.get(f"{vmi.namespace}/{state.source_persistent_state_pvc_name}")
         if before and before.name != name and not before.deleting:
-            with ignoring(is_not_found, is_conflict):
-                await self._api.delete(PERSISTENT_VOLUME_CLAIMS, before.name, vmi.namespace, uid=before.uid)
+            await self._claims.remove(before.key, before.uid)
 
     async def forget(self, vmi_name: str, namespace: str, migration_uid: str) -> None:
         """Delete the claim of a migration after which the guest did not come to run in it."""
         claim = self._claims.get(f"{namespace}/{claim_name(vmi_name, migration_uid)}")
         if claim and names.STATE_MIGRATION in claim.metadata.labels and not claim.deleting:
-            with ignoring(is_not_found, is_conflict):
-                await self._api.delete(
-                    PERSISTENT_VOLUME_CLAIMS,
-                    claim.name,
-                    namespace,
-                    uid=claim.uid,
-                    resource_version=claim.metadata.resource_version,
-                )
+            await self._claims.remove(claim.key, claim.uid, resource_version=claim.metadata.resource_version)
 
     async def _known(self, namespace: str, name: str) -> Claim | None:
         with ignoring(is_not_found):
             if self._claims.get(f"{namespace}/{name}") is None:
-                self._claims.observe(await self._api.get(PERSISTENT_VOLUME_CLAIMS, name, namespace))
+                await self._claims.fetch(f"{namespace}/{name}")
         return self._claims.get(f"{namespace}/{name}")
 
     async def _show(self, vmi: Instance, claim: Claim) -> None:
@@ -119,38 +97,32 @@ class VmStates:
         if vmi.final or (shown and shown.claim == claim.name):
             return
         with ignoring(is_not_found):
-            whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
+            whole = await self._whole(vmi)
             present = (whole.get("status") or {}).get("volumeStatus") or []
             entries = [entry for entry in present if entry["name"] != names.STATE_VOLUME]
-            about = {"resourceVersion": whole["metadata"]["resourceVersion"], "uid": vmi.uid}
-            patch = {"metadata": about, "status": {"volumeStatus": [*entries, state_status(claim)]}}
-            await self._api.patch(VMIS, vmi.name, patch, vmi.namespace)
+            await self._patch_instance(vmi, {"status": {"volumeStatus": [*entries, state_status(claim)]}}, whole)
 
     async def _make(self, vmi: Instance, name: str, labels: dict[str, str]) -> Claim:
         if known := self._claims.get(f"{vmi.namespace}/{name}"):
             if known.deleting:
                 raise NoState(f"claim {name} is being deleted; it is made anew when that is done")
             return known
-        wanted = self._settings().configuration.vm_state_storage_class
-        claim = {
-            "apiVersion": PERSISTENT_VOLUME_CLAIMS.api_version,
-            "kind": PERSISTENT_VOLUME_CLAIMS.kind,
-            "metadata": {
-                "name": name,
-                "namespace": vmi.namespace,
-                # By the first, a provisioner's profile in CDI may have it made larger.
-                "labels": {"cdi.kubevirt.io/applyStorageProfile": "true", **labels},
-                "ownerReferences": [_owner(vmi)],
-            },
-            "spec": {
-                "accessModes": ["ReadWriteMany" if wanted else "ReadWriteOnce"],
-                "resources": {"requests": {"storage": SIZE}},
-                "storageClassName": wanted or await self._default_class(),
-                "volumeMode": "Filesystem",
-            },
+        wanted = self._settings.configuration.vm_state_storage_class
+        meta = {
+            "name": name,
+            "namespace": vmi.namespace,
+            # By the first, a provisioner's profile in CDI may have it made larger.
+            "labels": {"cdi.kubevirt.io/applyStorageProfile": "true", **labels},
+            "ownerReferences": [_owner(vmi)],
+        }
+        spec = {
+            "accessModes": ["ReadWriteMany" if wanted else "ReadWriteOnce"],
+            "resources": {"requests": {"storage": SIZE}},
+            "storageClassName": wanted or await self._default_class(),
+            "volumeMode": "Filesystem",
         }
         with ignoring(is_already_exists):
-            self._claims.observe(await self._api.create(PERSISTENT_VOLUME_CLAIMS, claim, vmi.namespace))
+            return await self._claims.create(PERSISTENT_VOLUME_CLAIMS.object(meta, spec=spec))
         made = await self._known(vmi.namespace, name)
         if made is None:
             raise NoState(f"claim {name} was deleted as soon as it was made; it is made anew")
@@ -171,8 +143,7 @@ class VmStates:
 def _owner(vmi: Instance) -> Obj:
     """Whoever keeps the VM; a VMI without a VM takes its state along."""
     owner = vmi.controller
-    if owner and owner.kind == kinds.VM.kind:
-        reference = {"apiVersion": VMIS.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid}
-    else:
-        reference = {"apiVersion": VMIS.api_version, "kind": VMIS.kind, "name": vmi.name, "uid": vmi.uid}
-    return {**reference, "controller": True}
+    if owner is None or owner.kind != kinds.VM.kind:
+        owner = Owner(VMIS.kind, vmi.name, vmi.uid)
+    about = {"kind": owner.kind, "name": owner.name, "uid": owner.uid, "controller": True}
+    return {"apiVersion": VMIS.api_version, **about}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -12,6 +12,7 @@ from virtfleet.api.conditions import Condition
 from virtfleet.api.names import Phase, PrintableStatus, VMCondition, VMICondition
 from virtfleet.controller import lifecycle, strategy
 from virtfleet.controller.datavolumes.records import DataVolume
+from virtfleet.controller.launcherpod import POD_SCHEDULED
 from virtfleet.controller.lifecycle import Trouble
 from virtfleet.controller.records.cluster import Claim
 from virtfleet.controller.records.instance import Instance
@@ -93,22 +94,14 @@ def _conditions(view: View, old: list[Condition], now: float) -> list[Condition]
     else:
         reason, message = _NO_CONDITION if vmi else _NO_INSTANCE
         wanted = conditions.put(wanted, VMCondition.READY, "False", now, reason=reason, message=message)
-    failure = view.trouble
-    if failure:
-        kind = VMCondition.FAILURE
-        wanted = conditions.put(wanted, kind, "True", now, reason=failure.reason, message=failure.message)
-    else:
-        wanted = conditions.drop(wanted, VMCondition.FAILURE)
-    if view.vm.copying and (vmi is None or vmi.final):
-        wanted = conditions.put(wanted, VMCondition.MANUAL_RECOVERY, "True", now, reason=_ENDED, message=_RECOVER)
-    else:
-        wanted = conditions.drop(wanted, VMCondition.MANUAL_RECOVERY)
-    if view.changes:
-        kind = VMCondition.RESTART_REQUIRED
-        named = ", ".join(view.changes[:_NAMED]) + (" and others" if len(view.changes) > _NAMED else "")
-        message = view.obstacle or f"a non-live-updatable field was changed in the template spec: {named}"
-        return conditions.put(wanted, kind, "True", now, reason=kind, message=message)
-    return conditions.drop(wanted, VMCondition.RESTART_REQUIRED)
+    failure = (view.trouble.reason, view.trouble.message) if view.trouble else None
+    wanted = conditions.state(wanted, VMCondition.FAILURE, now, failure)
+    interrupted = view.vm.copying and (vmi is None or vmi.final)
+    wanted = conditions.state(wanted, VMCondition.MANUAL_RECOVERY, now, (_ENDED, _RECOVER) if interrupted else None)
+    named = ", ".join(view.changes[:_NAMED]) + (" and others" if len(view.changes) > _NAMED else "")
+    message = view.obstacle or f"a non-live-updatable field was changed in the template spec: {named}"
+    kind = VMCondition.RESTART_REQUIRED
+    return conditions.state(wanted, kind, now, (kind, message) if view.changes else None)
 
 
 # --- the one word that people see
@@ -119,47 +112,36 @@ def printable(view: View, failing: bool) -> str:
     return next(word for word, fits in _WORDS if fits(view, failing))
 
 
+def _is(fits: Callable[[Instance], bool]) -> Callable[[View, bool], bool]:
+    return lambda view, _: view.vmi is not None and fits(view.vmi)
+
+
 def _phase(*phases: str) -> Callable[[View, bool], bool]:
-    return lambda view, _: view.vmi is not None and view.vmi.phase in phases
+    return _is(lambda vmi: vmi.phase in phases)
 
 
 def _condition(kind: str, status: str, reason: str = "") -> Callable[[View, bool], bool]:
-    return lambda view, _: view.vmi is not None and conditions.holds(view.vmi.status.conditions, kind, status, reason)
-
-
-def _is_paused(view: View, _: bool) -> bool:
-    vmi = view.vmi
-    return (
-        vmi is not None and vmi.phase == Phase.RUNNING and conditions.holds(vmi.status.conditions, VMICondition.PAUSED)
-    )
-
-
-def _is_stopping(view: View, _: bool) -> bool:
-    return view.vmi is not None and view.vmi.deleting and not view.vmi.final
+    return _is(lambda vmi: conditions.holds(vmi.status.conditions, kind, status, reason))
 
 
 def _is_over(view: View, failing: bool) -> bool:
     return view.vmi is None or view.vmi.final
 
 
-def _unbound(claims: Iterable[Claim]) -> bool:
-    return any(not claim.bound for claim in claims)
-
-
 _WORDS: tuple[tuple[str, Callable[[View, bool], bool]], ...] = (
     (PrintableStatus.TERMINATING, lambda view, _: view.vm.deleting),
-    (PrintableStatus.STOPPING, _is_stopping),
-    (PrintableStatus.MIGRATING, lambda view, _: view.vmi is not None and view.vmi.migrating),
-    (PrintableStatus.PAUSED, _is_paused),
+    (PrintableStatus.STOPPING, _is(lambda vmi: vmi.deleting and not vmi.final)),
+    (PrintableStatus.MIGRATING, _is(lambda vmi: vmi.migrating)),
+    (PrintableStatus.PAUSED, _is(lambda vmi: vmi.phase == Phase.RUNNING and vmi.paused)),
     (PrintableStatus.RUNNING, _phase(Phase.RUNNING)),
     (PrintableStatus.PVC_NOT_FOUND, _condition(VMICondition.SYNCHRONIZED, "False", lifecycle.CLAIM_NOT_FOUND)),
     (PrintableStatus.DATA_VOLUME_ERROR, lambda view, _: any(volume.failing for volume in view.unfilled)),
-    (PrintableStatus.UNSCHEDULABLE, _condition(lifecycle.POD_SCHEDULED, "False", lifecycle.UNSCHEDULABLE)),
-    (PrintableStatus.UNSCHEDULABLE, _condition(lifecycle.POD_SCHEDULED, "False", lifecycle.NO_SCHEDULER)),
+    (PrintableStatus.UNSCHEDULABLE, _condition(POD_SCHEDULED, "False", lifecycle.UNSCHEDULABLE)),
+    (PrintableStatus.UNSCHEDULABLE, _condition(POD_SCHEDULED, "False", lifecycle.NO_SCHEDULER)),
     (PrintableStatus.PROVISIONING, lambda view, _: bool(view.unfilled)),
     (
         PrintableStatus.WAITING_FOR_VOLUME_BINDING,
-        lambda view, failing: not _is_over(view, failing) and _unbound(view.claims),
+        lambda view, failing: not _is_over(view, failing) and not all(claim.bound for claim in view.claims),
     ),
     (PrintableStatus.ERR_IMAGE_PULL, _condition(VMICondition.SYNCHRONIZED, "False", "ErrImagePull")),
     (PrintableStatus.IMAGE_PULL_BACK_OFF, _condition(VMICondition.SYNCHRONIZED, "False", "ImagePullBackOff")),

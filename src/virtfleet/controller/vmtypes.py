@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from virtfleet.admission.sections import Section, read
+from virtfleet.controller.lifecycle import FAILED_CREATE
 from virtfleet.instancetypes import applying, finding, revisions
 from virtfleet.instancetypes.applying import Conflict
 from virtfleet.instancetypes.matching import PARTS, Part, Types, is_typed, named
@@ -35,11 +36,8 @@ async def find(api: KubeApi, vm: Obj) -> Types:
     return Types(**found)
 
 
-async def keep(api: KubeApi, vm: Obj, reason: str) -> Obj:
-    """What is to be changed in the VM's status, once all that it names is kept in revisions.
-
-    `reason` is that of a failure to keep it.
-    """
+async def keep(api: KubeApi, vm: Obj) -> Obj:
+    """What is to be changed in the VM's status, once all that it names is kept in revisions. Raises Untyped."""
     change: Obj = {}
     for part in PARTS:
         known: Obj | None = (vm.get("status") or {}).get(part.ref)
@@ -48,7 +46,7 @@ async def keep(api: KubeApi, vm: Obj, reason: str) -> Obj:
         except (ApiError, Conflict) as error:
             if isinstance(error, ApiError) and error.code >= 500:
                 raise
-            raise Untyped(reason, f"{_STORING}{error}") from error
+            raise Untyped(FAILED_CREATE, f"{_STORING}{error}") from error
         if wanted != known:
             # A merge: what is no more has to be said.
             change[part.ref] = wanted and {**dict.fromkeys(known or ()), **wanted}

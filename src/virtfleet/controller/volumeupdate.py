@@ -9,26 +9,23 @@ does, the VM is not started on claims that may hold half of its data.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from hashlib import blake2s
 
 from virtfleet.api import conditions, hotplug, kinds, names
 from virtfleet.api.names import Phase, VMICondition
 from virtfleet.controller.datavolumes import records as datavolumes
-from virtfleet.controller.datavolumes.records import DataVolume
 from virtfleet.controller.lifecycle import claim_info
 from virtfleet.controller.migration import retries
 from virtfleet.controller.migration.records import Migration, migration_of
 from virtfleet.controller.records.cluster import Claim
 from virtfleet.controller.records.instance import Instance, Migrated
 from virtfleet.controller.records.vm import Vm
-from virtfleet.controller.vms import follow
-from virtfleet.kube.api import KubeApi
+from virtfleet.controller.shared import Part, Shared
 from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ignoring, is_already_exists, is_not_found
-from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import VMI_MIGRATIONS, VMIS, VMS, Obj, owner_reference
+from virtfleet.kube.errors import ignoring, is_already_exists
+from virtfleet.kube.resource import VMS, Obj, owner_reference
 
 STRATEGY = "Migration"
 _CANCELLED = "VolumesChangeCancellation"
@@ -83,39 +80,14 @@ def prefix(vmi: Instance) -> str:
     return f"volumes-{blake2s(f'{vmi.uid}/{claims}'.encode(), digest_size=8).hexdigest()}"
 
 
-def next_name(vmi: Instance, attempts: Sequence[Migration]) -> str:
-    """Of the next migration that copies these volumes."""
-    return f"{prefix(vmi)}-{retries.attempt(attempts)}"
-
-
-class VolumeUpdates:
+class VolumeUpdates(Part):
     """The controller. A VM and its instance have the same name, and so the same key."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        recorder: Recorder,
-        *,
-        vms: Cache[Vm],
-        instances: Cache[Instance],
-        claims: Cache[Claim],
-        volumes: Cache[DataVolume],
-        migrations: Cache[Migration],
-    ) -> None:
-        self._api = api
-        self._recorder = recorder
-        self._vms = vms
-        self._instances = instances
-        self._claims = claims
-        self._volumes = volumes
-        self._migrations = migrations
-        self.controller = Controller(f"{kinds.VM.singular}-volumes", self.reconcile, [migrations])
-        follow(self.controller, vms, instances, claims, volumes)
-        migrations.on_change(self._moved)
-
-    def _moved(self, _key: str, old: Migration | None, new: Migration | None) -> None:
-        if (move := new or old) and self._vms.get(move.vmi_key):
-            self.controller.queue.add(move.vmi_key)
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self.controller = Controller(f"{kinds.VM.singular}-volumes", self.reconcile)
+        self._follow_vms(self.controller)
+        self.controller.follow(self._migrations, lambda move: [move.vmi_key] if self._vms.get(move.vmi_key) else [])
 
     async def reconcile(self, key: str) -> float | None:
         """Begin, carry on or take back a change of claims; say in the VM's status what is being copied."""
@@ -132,7 +104,7 @@ class VolumeUpdates:
             return await self._carry_on(vm, vmi)
         if changed := asked(vm, vmi) if vm.spec.update_volumes_strategy == STRATEGY else {}:
             # A target Pod that is there already has the old claims; the end of its migration brings us here again.
-            if not vmi.open_migration and all(m.final for m in self._migrations.by_index("vmi", vmi.key)):
+            if not vmi.open_migration and not self._moving(vmi):
                 await self._begin(vm, vmi, changed)
         elif vm.copying:
             await self._tell(vm, [])
@@ -159,11 +131,11 @@ class VolumeUpdates:
             for name, claim in sorted(changed.items())
         ]
         await self._tell(vm, copied)
-        whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
+        whole = await self._whole(vmi)
         if whole["metadata"]["uid"] != vmi.uid or whole["metadata"]["resourceVersion"] != vmi.metadata.resource_version:
             return None  # its change is on the way to us
         status = {"migratedVolumes": copied, "conditions": self._conditions(whole, "True", message="migrate volumes")}
-        await self._patch_instance(vmi, {"spec": {"volumes": _volumes(whole, vm, changed)}, "status": status})
+        await self._patch_instance(vmi, {"spec": {"volumes": _volumes(whole["spec"], vm, changed)}, "status": status})
         said = f"The data of {', '.join(sorted(changed))} is copied to other claims"
         self._recorder.normal(vm.reference, "VolumesUpdate", said)
 
@@ -181,26 +153,25 @@ class VolumeUpdates:
             if (left := retries.pause_ends(failed) - time.time()) > 0:
                 return left
             of_vm, told = [owner_reference(vm.object(), VMS)], {names.VOLUME_UPDATE: vmi.name}
-            wanted = migration_of(vmi, next_name(vmi, attempts), labels=told, ownerReferences=of_vm)
+            wanted = migration_of(vmi, f"{prefix(vmi)}-{retries.attempt(attempts)}", labels=told, ownerReferences=of_vm)
             with ignoring(is_already_exists):
-                self._migrations.observe(await self._api.create(VMI_MIGRATIONS, wanted))
+                await self._migrations.create(wanted)
         return None
 
     async def _take_back(self, vm: Vm, vmi: Instance, move: Migration | None) -> None:
         """End the copying first: where it was faster, the new claims are the VM's, and their data goes back."""
         if move:
             if not move.deleting:
-                with ignoring(is_not_found):
-                    await self._api.delete(VMI_MIGRATIONS, move.name, move.namespace, uid=move.uid)
+                await self._migrations.remove(move.key, move.uid)
             return
         if vmi.open_migration:
             return
-        whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
+        whole = await self._whole(vmi)
         if whole["metadata"]["resourceVersion"] != vmi.metadata.resource_version:
             return
         changed = [volume.volume_name for volume in vmi.status.migrated_volumes]
         status = {"migratedVolumes": None, "conditions": self._conditions(whole, "False", reason=_CANCELLED)}
-        await self._patch_instance(vmi, {"spec": {"volumes": _volumes(whole, vm, changed)}, "status": status})
+        await self._patch_instance(vmi, {"spec": {"volumes": _volumes(whole["spec"], vm, changed)}, "status": status})
 
     # -- writing
 
@@ -210,7 +181,7 @@ class VolumeUpdates:
         if ((vm.object().get("status") or {}).get("volumeUpdateState")) == state:
             return
         patch = {"metadata": {"resourceVersion": vm.metadata.resource_version}, "status": {"volumeUpdateState": state}}
-        self._vms.observe(await self._api.patch(VMS, vm.name, patch, vm.namespace, subresource="status"))
+        await self._vms.change(vm.key, patch, subresource="status")
 
     @staticmethod
     def _conditions(vmi: Obj, status: str, *, reason: str = "", message: str = "") -> list[conditions.Condition]:
@@ -223,29 +194,21 @@ class VolumeUpdates:
         if wanted != vmi.status.conditions:
             await self._patch_instance(vmi, {"status": {"conditions": wanted}})
 
-    async def _patch_instance(self, vmi: Instance, patch: Obj) -> None:
-        patch["metadata"] = {"resourceVersion": vmi.metadata.resource_version, "uid": vmi.uid}
-        self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
-
 
 def _info(name: str, claims: Mapping[str, Claim]) -> Obj:
     claim = claims.get(name)
     return claim_info(claim) if claim else {"claimName": name}
 
 
-def _volumes(vmi: Obj, vm: Vm, changed: Collection[str]) -> list[Obj]:
-    """The instance's volumes, those that change as the template has them."""
+def _volumes(spec: Obj, vm: Vm, changed: Collection[str]) -> list[Obj]:
+    """The volumes of a spec, those that change as the template has them."""
     template = {volume["name"]: volume for volume in vm.object()["spec"]["template"]["spec"].get("volumes") or ()}
-    return [template[v["name"]] if v["name"] in changed else v for v in vmi["spec"].get("volumes") or ()]
+    return [template[v["name"]] if v["name"] in changed else v for v in spec.get("volumes") or ()]
 
 
 def as_of_now(started_with: Obj, vm: Vm, vmi: Instance) -> Obj:
     """The spec that the VM was started with, but with the claims that its data has gone to since, by the template."""
-    template = {volume["name"]: volume for volume in vm.object()["spec"]["template"]["spec"].get("volumes") or ()}
-    wanted, here = vm.spec.template.spec.claims, vmi.spec.claims
-    spec = started_with["template"]["spec"]
-    volumes = [
-        template[v["name"]] if v["name"] in wanted and wanted[v["name"]] == here.get(v["name"]) else v
-        for v in spec.get("volumes") or ()
-    ]
-    return {**started_with, "template": {**started_with["template"], "spec": {**spec, "volumes": volumes}}}
+    spec, here = started_with["template"]["spec"], vmi.spec.claims
+    gone = [name for name, claim in vm.spec.template.spec.claims.items() if here.get(name) == claim]
+    spec = {**spec, "volumes": _volumes(spec, vm, gone)}
+    return {**started_with, "template": {**started_with["template"], "spec": spec}}

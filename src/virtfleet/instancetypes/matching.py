@@ -89,7 +89,8 @@ def _check(matcher: Section, old: Section | None, part: Part, findings: Findings
     if not matcher.get("name") and not matcher.get("inferFromVolume"):
         findings.not_found("", f"Either Name or InferFromVolume should be provided within the {what}")
     if part.kind(matcher) is None:
-        findings.invalid("kind", f"got unexpected kind in {what}: {matcher['kind']}; use one of {_spelled(part)}")
+        known = " or ".join(kind.kind for kind in part.kinds)
+        findings.invalid("kind", f"got unexpected kind in {what}: {matcher['kind']}; use one of {known}")
     if matcher.get("inferFromVolume"):
         for field in ("name", "kind"):
             if matcher.get(field):
@@ -103,10 +104,6 @@ def _check(matcher: Section, old: Section | None, part: Part, findings: Findings
     if old and revision and revision == old.get("revisionName") and matcher.get("name") != old.get("name"):
         message = "the Matcher Name has been updated without updating the RevisionName; remove revisionName"
         findings.invalid("revisionName", message)
-
-
-def _spelled(part: Part) -> str:
-    return " or ".join(kind.kind for kind in part.kinds)
 
 
 def settled(vm: Section, preference: Section) -> Obj:

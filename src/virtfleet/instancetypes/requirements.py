@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 from virtfleet.admission.findings import Findings
@@ -21,47 +22,44 @@ def check(types: Types, spec: Section, findings: Findings) -> None:
         findings.not_found(field, f"failure checking preference requirements: {message}")
 
 
-def _unmet(types: Types, spec: Section) -> list[tuple[str, str]]:
+def _unmet(types: Types, spec: Section) -> Iterator[tuple[str, str]]:
     required = read(types.preference or {}, "requirements")
-    unmet = []
     if required.get("cpu") is not None:
-        unmet += _too_few_cpus(types, read(spec, "domain", "cpu"), read(required, "cpu").get("guest") or 0)
+        yield from _too_few_cpus(types, read(spec, "domain", "cpu"), read(required, "cpu").get("guest") or 0)
     if required.get("memory") is not None:
-        unmet += _too_little_memory(types, spec, Quantity.parse(read(required, "memory").get("guest") or 0))
+        yield from _too_little_memory(types, spec, Quantity.parse(read(required, "memory").get("guest") or 0))
     wanted, used = required.get("architecture"), spec.get("architecture")
     if wanted is not None and wanted != used:
         message = f"preference requires architecture {wanted} but {used} is being requested"
-        unmet.append(("spec.template.spec.architecture", message))
-    return unmet
+        yield "spec.template.spec.architecture", message
 
 
-def _too_few_cpus(types: Types, cpu: Section, least: int) -> list[tuple[str, str]]:
+def _too_few_cpus(types: Types, cpu: Section, least: int) -> Iterator[tuple[str, str]]:
     if types.instancetype is not None:
         vcpus = read(types.instancetype, "cpu").get("guest") or 0
-        message = (
-            f"insufficient CPU resources of {vcpus} vCPU provided by instance type, preference requires {least} vCPU"
-        )
-        return [("spec.instancetype", message)] if vcpus < least else []
+        said = f"insufficient CPU resources of {vcpus} vCPU provided by instance type, preference requires {least} vCPU"
+        if vcpus < least:
+            yield "spec.instancetype", said
+        return
     preference = types.preference or {}
     wanted = topology(preference)
     across = spread(preference)[1]
     counted = {ANY: _TOPOLOGY, SPREAD: SPREADS.get(across, _TOPOLOGY)}.get(wanted, (wanted,))
     vcpus = prod(cpu.get(field) or 0 for field in counted)
     if vcpus >= least:
-        return []
+        return
     shown = {ANY: "cores, sockets and threads", SPREAD: across}.get(wanted, wanted)
     message = (
         f"insufficient CPU resources of {vcpus} vCPU provided by {kinds.VM.kind}, preference requires {least} vCPU"
         f" provided as {shown}"
     )
-    return [(", ".join(f"{_DOMAIN}.cpu.{field}" for field in counted), message)]
+    yield ", ".join(f"{_DOMAIN}.cpu.{field}" for field in counted), message
 
 
-def _too_little_memory(types: Types, spec: Section, least: Quantity) -> list[tuple[str, str]]:
+def _too_little_memory(types: Types, spec: Section, least: Quantity) -> Iterator[tuple[str, str]]:
     provider, field = kinds.VM.kind, f"{_DOMAIN}.memory"
     if types.instancetype is not None:
         provider, field = "instance type", "spec.instancetype"
     memory = Quantity.parse(read(spec, "domain", "memory").get("guest") or 0)
-    if memory >= least:
-        return []
-    return [(field, f"insufficient Memory resources of {memory} provided by {provider}, preference requires {least}")]
+    if memory < least:
+        yield field, f"insufficient Memory resources of {memory} provided by {provider}, preference requires {least}"

@@ -28,18 +28,14 @@ def revision(vm: Obj, obj: Obj) -> Obj:
         "uid": meta.get("uid", ""),
         "version": version,
     }
-    return {
-        "apiVersion": CONTROLLER_REVISIONS.api_version,
-        "kind": CONTROLLER_REVISIONS.kind,
-        "metadata": {
-            "name": "-".join((vm["metadata"]["name"], meta["name"], version, about["uid"], about["generation"])),
-            "namespace": vm["metadata"]["namespace"],
-            "labels": {_LABELS + key: value for key, value in about.items()},
-            "ownerReferences": [owner_reference(vm, VMS)],
-        },
-        "data": {**obj, "metadata": {key: meta[key] for key in _IDENTITY if key in meta}},
-        "revision": 0,
+    of_record = {
+        "name": "-".join((vm["metadata"]["name"], meta["name"], version, about["uid"], about["generation"])),
+        "namespace": vm["metadata"]["namespace"],
+        "labels": {_LABELS + key: value for key, value in about.items()},
+        "ownerReferences": [owner_reference(vm, VMS)],
     }
+    data = {**obj, "metadata": {key: meta[key] for key in _IDENTITY if key in meta}}
+    return CONTROLLER_REVISIONS.object(of_record, data=data, revision=0)
 
 
 def is_of(kept: Obj, name: str) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -225,20 +226,11 @@ def _wanted(profile: Profile) -> tuple[object, ...]:
 def _says(leaf: x509.Certificate) -> tuple[object, ...]:
     """What a certificate says, in the terms of `_wanted`."""
     hosts: set[str] = set()
-    try:
-        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        hosts = {str(n.value) for n in names}
-    except x509.ExtensionNotFound:
-        pass
+    with suppress(x509.ExtensionNotFound):
+        hosts = {str(n.value) for n in leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value}
     usages = set(leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
-    name, organizations = subject(leaf)
-    return (
-        name,
-        organizations,
-        hosts,
-        ExtendedKeyUsageOID.SERVER_AUTH in usages,
-        ExtendedKeyUsageOID.CLIENT_AUTH in usages,
-    )
+    serves, calls = ExtendedKeyUsageOID.SERVER_AUTH in usages, ExtendedKeyUsageOID.CLIENT_AUTH in usages
+    return *subject(leaf), hosts, serves, calls
 
 
 def leaf_of(credential: Credential) -> x509.Certificate:

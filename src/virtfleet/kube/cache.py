@@ -17,7 +17,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -25,9 +25,8 @@ import msgspec
 import orjson
 
 from virtfleet.api.selectors import parse_label_selector
-from virtfleet.kube.api import KubeApi, WatchEvent
-from virtfleet.kube.errors import SILENT, ApiError
-from virtfleet.kube.listing import read_all
+from virtfleet.kube.api import KubeApi, Patch, WatchEvent, read_all
+from virtfleet.kube.errors import SILENT, ApiError, ignoring, is_conflict, is_not_found
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.work.pacing import Backoff
 
@@ -45,26 +44,21 @@ WATCH_TIME = (300.0, 600.0)
 
 
 class _Meta(msgspec.Struct):
-    name: str
+    name: str = ""
     namespace: str = ""
     uid: str = ""
     version: str = msgspec.field(default="", name="resourceVersion")
+
+    @property
+    def key(self) -> str:
+        return _key(self.namespace, self.name)
 
 
 class _Head(msgspec.Struct):
     metadata: _Meta
 
 
-class _BookmarkMeta(msgspec.Struct):
-    version: str = msgspec.field(name="resourceVersion")
-
-
-class _Bookmark(msgspec.Struct):
-    metadata: _BookmarkMeta
-
-
 _head = msgspec.json.Decoder(_Head)
-_bookmark = msgspec.json.Decoder(_Bookmark)
 
 
 @dataclass(slots=True)
@@ -180,6 +174,43 @@ class Cache(Generic[T]):
             return
         self._put(key, self._entry(key, revision, meta.get("uid", ""), orjson.dumps(obj)))
 
+    # -- asking the server itself, and writing: the next read here sees it
+
+    def taken(self, obj: Obj) -> T:
+        """What is kept of an answer of the server's."""
+        self.observe(obj)
+        return self._decode(orjson.dumps(obj))
+
+    async def fetch(self, key: str) -> T:
+        namespace, name = split_key(key)
+        return self.taken(await self._api.get(self.resource, name, namespace))
+
+    async def listed(self, namespace: str, labels: str = "") -> Sequence[T]:
+        """Those of one namespace; with `labels`, which are to name those of the cache too, fewer of them."""
+        objects = await self._api.list(self.resource, namespace, labels=labels or self._labels)
+        return [self.taken(obj) for obj in objects]
+
+    async def create(self, obj: Obj, namespace: str | None = None) -> T:
+        return self.taken(await self._api.create(self.resource, obj, namespace))
+
+    async def change(self, key: str, patch: Obj, *, how: Patch = Patch.MERGE, subresource: str | None = None) -> None:
+        namespace, name = split_key(key)
+        self.observe(await self._api.patch(self.resource, name, patch, namespace, how=how, subresource=subresource))
+
+    async def remove(
+        self, key: str, uid: str, *, grace: int | None = None, resource_version: str | None = None
+    ) -> Obj | None:
+        """Delete this very object. The answer is the server's, None where it was gone, or another has its name."""
+        namespace, name = split_key(key)
+        with ignoring(is_not_found, is_conflict):
+            answer = await self._api.delete(
+                self.resource, name, namespace, grace=grace, uid=uid, resource_version=resource_version
+            )
+            if "deletionTimestamp" in answer.get("metadata", {}):  # else it is gone at once, as the answer says
+                self.observe(answer)
+            return answer
+        return None
+
     # -- following the server
 
     async def run(self) -> None:
@@ -237,26 +268,21 @@ class Cache(Generic[T]):
                 backoff.reset()
 
     def _follow(self, event: WatchEvent) -> None:
-        if event.type == "BOOKMARK":
-            version = _read(_bookmark, event.object).metadata.version
-        else:
-            meta = _read(_head, event.object).metadata
-            key, version = _key(meta.namespace, meta.name), meta.version
-            revision = _number(version)
-            if event.type == "DELETED":
-                have = self._entries.get(key)
-                if have and (not revision or have.revision <= revision):
-                    self._remove(key)
-            else:
-                self._put(key, self._entry(key, revision, meta.uid, event.object))
-        self._position, self._revision = version, max(self._revision, _number(version))
+        meta = _read(event.object, named=event.type != "BOOKMARK")
+        revision = _number(meta.version)
+        have = self._entries.get(meta.key)
+        if event.type == "DELETED":
+            if have and (not revision or have.revision <= revision):
+                self._remove(meta.key)
+        elif event.type != "BOOKMARK":
+            self._put(meta.key, self._entry(meta.key, revision, meta.uid, event.object))
+        self._position, self._revision = meta.version, max(self._revision, revision)
 
     # -- keeping entries
 
     def _item(self, data: bytes) -> tuple[str, _Entry[T] | None]:
-        meta = _read(_head, data).metadata
-        key = _key(meta.namespace, meta.name)
-        return key, self._entry(key, _number(meta.version), meta.uid, data)
+        meta = _read(data)
+        return meta.key, self._entry(meta.key, _number(meta.version), meta.uid, data)
 
     def _entry(self, key: str, revision: int, uid: str, data: bytes) -> _Entry[T] | None:
         """What is to be kept of an object: the entry that is here if it is the same, None if it cannot be read."""
@@ -303,12 +329,12 @@ class Cache(Generic[T]):
             logger.exception("cache of %s: a handler failed on %s", self.resource, key)
 
 
-_H = TypeVar("_H")
-
-
-def _read(decoder: msgspec.json.Decoder[_H], data: bytes) -> _H:
+def _read(data: bytes, *, named: bool = True) -> _Meta:
     try:
-        return decoder.decode(data)
+        meta = _head.decode(data).metadata
+        if not (meta.name if named else meta.version):
+            raise msgspec.ValidationError("it has no name" if named else "it has no version")
+        return meta
     except msgspec.MsgspecError as error:
         # A change that cannot even be named is a gap in what is known: the error leads to a new list.
         raise ApiError("InternalError", f"not an object: {data[:80]!r}: {error}") from error

@@ -1,4 +1,8 @@
-"""The API over HTTPS: `KubeApi` for any Kubernetes. What is repeated and what is not: see `transport`."""
+"""The API over HTTPS: `KubeApi` for any Kubernetes. What is repeated and what is not: see `transport`.
+
+Lists and watches are split without decoding the objects in them. msgspec.Raw finds where each begins and ends and
+leaves it as bytes; whoever wants an object decodes what it needs of it.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,40 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import orjson
 
-from virtfleet.kube.api import Page, Patch, WatchEvent
+from virtfleet.kube.api import KubeApi, Page, Patch, WatchEvent
 from virtfleet.kube.errors import ApiError
-from virtfleet.kube.listing import read_all
 from virtfleet.kube.resource import PODS, Obj, Resource
 from virtfleet.kube.transport import Transport
-from virtfleet.kube.wire import split_events, split_list
+
+_METHODS = {"get": "GET", "create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}
+# No object is as large as this; a stream without line ends must not eat the memory.
+LONGEST_EVENT = 32 * 2**20
 
 
-class Client(Transport):
+class _ListMeta(msgspec.Struct):
+    version: str = msgspec.field(default="", name="resourceVersion")
+    more: str = msgspec.field(default="", name="continue")
+
+
+class _List(msgspec.Struct):
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None  # Go writes an empty list as null
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+_list = msgspec.json.Decoder(_List)
+_event = msgspec.json.Decoder(_Event)
+
+
+class Client(Transport, KubeApi):
     """Objects, on top of requests. Use it as `async with Client(config) as api:`."""
-
-    async def get(
-        self, res: Resource, name: str, namespace: str | None = None, *, subresource: str | None = None
-    ) -> Obj:
-        return await self._call("get", "GET", res, _path(res, namespace, name, subresource), subresource)
 
     async def pages(
         self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = "", limit: int = 500
@@ -39,14 +60,6 @@ class Client(Transport):
             if not page.more:
                 return
             params["continue"] = page.more
-
-    async def list(self, res: Resource, namespace: str | None = None, *, labels: str = "") -> list[Obj]:
-        objects: list[Obj]
-        objects, _ = await read_all(self, res, namespace, labels=labels, read=orjson.loads)
-        for obj in objects:
-            obj.setdefault("apiVersion", res.api_version)
-            obj.setdefault("kind", res.kind)
-        return objects
 
     @asynccontextmanager
     async def watch(
@@ -73,81 +86,29 @@ class Client(Transport):
         async with self._stream("get", f"{PODS}/log", _path(PODS, namespace, pod, "log"), params) as chunks:
             yield chunks
 
-    async def create(
-        self,
-        res: Resource,
-        obj: Obj,
-        namespace: str | None = None,
-        *,
-        name: str | None = None,
-        subresource: str | None = None,
-        dry_run: bool = False,
-    ) -> Obj:
-        namespace = namespace or obj.get("metadata", {}).get("namespace")
-        path = res.path(namespace) if name is None else _path(res, namespace, name, subresource)
-        return await self._call("create", "POST", res, path, subresource, obj, dry_run=dry_run)
-
-    async def replace(self, res: Resource, obj: Obj, *, subresource: str | None = None) -> Obj:
-        meta = obj["metadata"]
-        path = _path(res, meta.get("namespace"), meta["name"], subresource)
-        return await self._call("update", "PUT", res, path, subresource, obj)
-
-    async def patch(
-        self,
-        res: Resource,
-        name: str,
-        patch: Any,
-        namespace: str | None = None,
-        *,
-        how: Patch = Patch.MERGE,
-        subresource: str | None = None,
-        dry_run: bool = False,
-    ) -> Obj:
-        path = _path(res, namespace, name, subresource)
-        return await self._call("patch", "PATCH", res, path, subresource, patch, content_type=how, dry_run=dry_run)
-
-    async def delete(
-        self,
-        res: Resource,
-        name: str,
-        namespace: str | None = None,
-        *,
-        grace: int | None = None,
-        propagation: str | None = None,
-        uid: str | None = None,
-        resource_version: str | None = None,
-    ) -> Obj:
-        options: Obj = {"kind": "DeleteOptions", "apiVersion": "v1"}
-        if grace is not None:
-            options["gracePeriodSeconds"] = grace
-        if propagation:
-            options["propagationPolicy"] = propagation
-        preconditions = {"uid": uid, "resourceVersion": resource_version}
-        if given := {key: value for key, value in preconditions.items() if value}:
-            options["preconditions"] = given
-        return await self._call("delete", "DELETE", res, _path(res, namespace, name), None, options)
-
     async def delete_collection(self, res: Resource, namespace: str | None = None) -> None:
         await self.request("DELETE", res.path(namespace), verb="deletecollection", resource=str(res))
 
-    async def _call(
+    async def _ask(
         self,
         verb: str,
-        method: str,
         res: Resource,
-        path: str,
+        namespace: str | None,
+        name: str | None,
         subresource: str | None,
         body: Any = None,
         *,
-        content_type: str = "application/json",
+        how: Patch | None = None,
         dry_run: bool = False,
     ) -> Obj:
+        method = _METHODS[verb]
+        path = res.path(namespace) if name is None else _path(res, namespace, name, subresource)
         answer = await self.request(
             method,
             path,
             params={"dryRun": "All"} if dry_run else {},
             body=None if body is None else orjson.dumps(body),
-            content_type=content_type,
+            content_type=how or "application/json",
             verb=verb,
             resource=f"{res}/{subresource}" if subresource else str(res),
         )
@@ -168,3 +129,30 @@ def _path(res: Resource, namespace: str | None, name: str, subresource: str | No
 
 def _selection(labels: str, fields: str) -> dict[str, str]:
     return {key: value for key, value in (("labelSelector", labels), ("fieldSelector", fields)) if value}
+
+
+def split_list(body: bytes) -> Page:
+    try:
+        decoded = _list.decode(body)
+    except msgspec.MsgspecError as error:
+        raise ApiError("InternalError", f"the server's answer is not a list: {error}") from error
+    return Page([bytes(item) for item in decoded.items or ()], decoded.metadata.version, decoded.metadata.more)
+
+
+async def split_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[WatchEvent]:
+    """The events of a watch, one per line. A line cut short by the end of the stream never happened."""
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LONGEST_EVENT:
+            raise ApiError("InternalError", f"watch: an event of more than {LONGEST_EVENT} bytes")
+        for line in lines:
+            if not line.strip():
+                continue
+            try:
+                event = _event.decode(line)
+                if event.type == "ERROR":
+                    raise ApiError.from_status(orjson.loads(bytes(event.object)), 500)
+            except (msgspec.MsgspecError, orjson.JSONDecodeError) as error:
+                raise ApiError("InternalError", f"watch: not an event: {line[:80]!r}: {error}") from error
+            yield WatchEvent(event.type, bytes(event.object))

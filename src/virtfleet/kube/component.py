@@ -73,21 +73,13 @@ def client(name: str, options: argparse.Namespace) -> Client:
 
 
 async def serve_and_lead(
-    options: argparse.Namespace,
-    election: Election,
-    lead: Callable[[], Coroutine[Any, Any, None]],
-    configuration: Callable[[], str] = lambda: "",
-    tls: Callable[[], TlsRules] = TlsRules,
-    mounted: MountedCredential | None = None,
-    more_ports: Sequence[int] = (),
+    serving: Coroutine[Any, Any, None], election: Election, lead: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
-    """Answer probes and tell metrics, and `lead` as soon as it is this process's turn; until that ends."""
+    """`serve`, and `lead` as soon as it is this process's turn; until that ends."""
     async with asyncio.TaskGroup() as group:
-        serving = group.create_task(
-            serve(options, configuration=configuration, tls=tls, mounted=mounted, more_ports=more_ports)
-        )
+        answering = group.create_task(serving)
         await election.run(lead)
-        serving.cancel()
+        answering.cancel()
 
 
 def identity() -> str:

@@ -188,13 +188,8 @@ def from_kubeconfig(paths: list[Path], context: str = "") -> Config:
         raise ConfigError(f"{field}.proxy-url: proxies are not supported")
     if not cluster.server:
         raise ConfigError(f"{field}.server: is not set")
-    ca = _material(
-        field,
-        cluster_file,
-        "certificate-authority",
-        cluster.certificate_authority,
-        cluster.certificate_authority_data,
-    )
+    data = cluster.certificate_authority_data
+    ca = _material(field, cluster_file, "certificate-authority", cluster.certificate_authority, data)
     credentials: Credentials = StoredCredentials()
     if selected.user:
         user_file, entry = _lookup(where, f"contexts[{chosen}].context.user", selected.user, users)
@@ -244,13 +239,13 @@ def _material(where: str, file: Path, field: str, path: str, data: str) -> Mater
 
 def _cluster_info(cluster: _Cluster, ca: Material | None) -> dict[str, Any]:
     """What an exec plugin with provideClusterInfo is told."""
-    info: dict[str, Any] = {"server": cluster.server}
-    if cluster.tls_server_name:
-        info["tls-server-name"] = cluster.tls_server_name
-    if cluster.insecure_skip_tls_verify:
-        info["insecure-skip-tls-verify"] = True
-    if ca:
-        info["certificate-authority-data"] = base64.b64encode(ca.read()).decode()
+    known = {
+        "server": cluster.server,
+        "tls-server-name": cluster.tls_server_name,
+        "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
+        "certificate-authority-data": base64.b64encode(ca.read()).decode() if ca else "",
+    }
+    info: dict[str, Any] = {name: value for name, value in known.items() if value}
     for extension in cluster.extensions or ():
         if extension.get("name") == "client.authentication.k8s.io/exec":
             info["config"] = extension.get("extension")

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import orjson
@@ -65,16 +65,6 @@ class Grant:
     key: bytes = b""
 
 
-class Credentials(Protocol):
-    """Where grants come from."""
-
-    async def grant(self) -> Grant: ...
-
-    def reject(self, grant: Grant) -> None:
-        """The server answered 401 to this grant: do not give it out again if there is any other way."""
-        ...
-
-
 class StoredCredentials:
     """A token or a certificate pair that stands in the configuration or in files. Without any: anonymous."""
 
@@ -97,7 +87,7 @@ class StoredCredentials:
         )
 
     def reject(self, grant: Grant) -> None:
-        """Files are looked at for every request anyway."""
+        """The server answered 401 to this grant. Files are looked at for every request anyway."""
 
 
 class _ExecStatus(msgspec.Struct, rename="camel"):
@@ -151,6 +141,7 @@ class ExecCredentials:
             return self._grant
 
     def reject(self, grant: Grant) -> None:
+        """Do not give it out again."""
         if self._grant is grant:
             self._grant = None
 
@@ -214,3 +205,6 @@ class ExecCredentials:
             Grant(status.token, status.client_certificate_data.encode(), status.client_key_data.encode()),
             expires,
         )
+
+
+Credentials = StoredCredentials | ExecCredentials

@@ -35,12 +35,6 @@ _MESSAGES = {
     "TopologyInfo": "*NUMANode nodes",
     "Device": "string ID, string health, TopologyInfo topology",
     "ListAndWatchResponse": "*Device devices",
-    "ContainerPreferredAllocationRequest": (
-        "*string available_deviceIDs, *string must_include_deviceIDs, int32 allocation_size"
-    ),
-    "PreferredAllocationRequest": "*ContainerPreferredAllocationRequest container_requests",
-    "ContainerPreferredAllocationResponse": "*string deviceIDs",
-    "PreferredAllocationResponse": "*ContainerPreferredAllocationResponse container_responses",
     "ContainerAllocateRequest": "*string devices_ids",
     "AllocateRequest": "*ContainerAllocateRequest container_requests",
     "Mount": "string container_path, string host_path, bool read_only",
@@ -50,18 +44,15 @@ _MESSAGES = {
         "map envs, *Mount mounts, *DeviceSpec devices, map annotations, *CDIDevice cdi_devices"
     ),
     "AllocateResponse": "*ContainerAllocateResponse container_responses",
-    "PreStartContainerRequest": "*string devices_ids",
-    "PreStartContainerResponse": "",
 }
-# Service -> method -> request, answer ("*" marks a stream).
+# Service -> method -> request, answer ("*" marks a stream). What a kubelet calls only where a plugin's options ask for
+# it is left out.
 _SERVICES = {
     "Registration": {"Register": ("RegisterRequest", "Empty")},
     "DevicePlugin": {
         "GetDevicePluginOptions": ("Empty", "DevicePluginOptions"),
         "ListAndWatch": ("Empty", "*ListAndWatchResponse"),
-        "GetPreferredAllocation": ("PreferredAllocationRequest", "PreferredAllocationResponse"),
         "Allocate": ("AllocateRequest", "AllocateResponse"),
-        "PreStartContainer": ("PreStartContainerRequest", "PreStartContainerResponse"),
     },
 }
 
@@ -71,7 +62,6 @@ def _build() -> dict[str, Any]:
     scalars = {
         "string": field_type.TYPE_STRING,
         "bool": field_type.TYPE_BOOL,
-        "int32": field_type.TYPE_INT32,
         "int64": field_type.TYPE_INT64,
     }
     file = descriptor_pb2.FileDescriptorProto(name="virtfleet/deviceplugin.proto", package=VERSION, syntax="proto3")

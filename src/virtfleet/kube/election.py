@@ -166,7 +166,9 @@ class Election:
                 if lease:
                     claimed = await self._api.replace(LEASES, {**lease, "spec": self._claimed(lease["spec"])})
                 else:
-                    claimed = await self._api.create(LEASES, self._first_lease())
+                    meta = {"name": self._name, "namespace": self._namespace}
+                    first = LEASES.object(meta, spec=self._claimed({"leaseTransitions": -1}))
+                    claimed = await self._api.create(LEASES, first)
         except (ApiError, TimeoutError) as error:
             logger.info("lease %s/%s: %s", self._namespace, self._name, str(error) or "no answer in time")
             return False
@@ -228,14 +230,6 @@ class Election:
         if spec.get("holderIdentity") != self.identity:
             claim |= {"acquireTime": now, "leaseTransitions": spec.get("leaseTransitions", 0) + 1}
         return claim
-
-    def _first_lease(self) -> Obj:
-        return {
-            "apiVersion": LEASES.api_version,
-            "kind": LEASES.kind,
-            "metadata": {"name": self._name, "namespace": self._namespace},
-            "spec": self._claimed({"leaseTransitions": -1}),
-        }
 
 
 def _now() -> float:

@@ -66,16 +66,13 @@ class ApiError(Exception):
     @classmethod
     def from_status(cls, status: dict[str, Any], code: int) -> ApiError:
         """From a Status object, or from whatever a proxy on the way answered with instead."""
+        of_code = next((reason for reason, each in CODES.items() if each == code), "Unknown")
         return cls(
-            status.get("reason") or _reason_of(code),
+            status.get("reason") or of_code,
             status.get("message") or f"the server answered {code}",
             code=status.get("code") or code,
             details=status.get("details"),
         )
-
-
-def _reason_of(code: int) -> str:
-    return next((reason for reason, c in CODES.items() if c == code), "Unknown")
 
 
 def is_not_found(error: BaseException) -> bool:

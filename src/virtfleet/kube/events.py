@@ -193,18 +193,16 @@ class Recorder:
             "name": about.name,
             "uid": about.uid,
         }
-        return {
-            "apiVersion": EVENTS.api_version,
-            "kind": EVENTS.kind,
-            "metadata": {"name": series.name, "namespace": namespace},
-            "involvedObject": {key: value for key, value in reference.items() if value},
-            "type": occurrence.type,
-            "reason": occurrence.reason,
-            "message": series.message,
-            "source": {"component": self._component, "host": self._host},
-            "reportingComponent": self._component,
-            "reportingInstance": self._host,
-            "firstTimestamp": timestamp(series.first),
-            "lastTimestamp": timestamp(series.last),
-            "count": series.count,
-        }
+        return EVENTS.object(
+            {"name": series.name, "namespace": namespace},
+            involvedObject={key: value for key, value in reference.items() if value},
+            type=occurrence.type,
+            reason=occurrence.reason,
+            message=series.message,
+            source={"component": self._component, "host": self._host},
+            reportingComponent=self._component,
+            reportingInstance=self._host,
+            firstTimestamp=timestamp(series.first),
+            lastTimestamp=timestamp(series.last),
+            count=series.count,
+        )

@@ -1,28 +1,37 @@
-"""What components look at in Pods that are not VMs': whose they are, where they run, and whether they work."""
+"""What components look at in Pods: whose they are, where they run, and whether they work."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
 
-class _Waiting(msgspec.Struct):
+class Waiting(msgspec.Struct):
     reason: str = ""
     message: str = ""
 
 
-class _State(msgspec.Struct):
-    waiting: _Waiting | None = None
+class ContainerState(msgspec.Struct):
+    waiting: Waiting | None = None
+    running: dict[str, Any] | None = None
+    terminated: dict[str, Any] | None = None
+
+
+class ContainerStatus(msgspec.Struct, rename="camel"):
+    name: str = ""
+    ready: bool = False
+    started: bool | None = None
+    restart_count: int = 0
+    resources: dict[str, Any] | None = None
+    state: ContainerState = msgspec.field(default_factory=ContainerState)
+    last_state: ContainerState = msgspec.field(default_factory=ContainerState)
 
 
 class _Container(msgspec.Struct):
-    """A container of a Pod's spec or, with a state, of its status."""
-
     name: str = ""
     image: str = ""
-    state: _State | None = None
-    started: bool | None = None
 
 
 class _Owner(msgspec.Struct):
@@ -64,8 +73,8 @@ class _Status(msgspec.Struct, rename="camel"):
     host_ip: str = msgspec.field(default="", name="hostIP")
     host_ips: list[_Address] = msgspec.field(default_factory=list, name="hostIPs")
     conditions: list[_Condition] = []
-    container_statuses: list[_Container] = []
-    init_container_statuses: list[_Container] = []
+    container_statuses: list[ContainerStatus] = []
+    init_container_statuses: list[ContainerStatus] = []
 
 
 class PodView(msgspec.Struct):

@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any
 
 import orjson
 
@@ -51,9 +51,9 @@ class JsonFormatter(logging.Formatter):
         return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS).decode()
 
 
-def log_as_json(component: str, level: int | str = logging.INFO, stream: TextIO | None = None) -> None:
-    """Every log record of this process as a line of JSON on standard error (or `stream`)."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+def log_as_json(component: str, level: int | str = logging.INFO) -> None:
+    """Every log record of this process as a line of JSON on standard error."""
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(component))
     logging.basicConfig(level=level, handlers=[handler], force=True)
 

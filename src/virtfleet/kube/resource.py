@@ -50,6 +50,10 @@ class Resource:
         """The name under which the local API server stores all versions of the kind."""
         return f"{self.group}/{self.plural}"
 
+    def object(self, metadata: Obj, **parts: Any) -> Obj:
+        """One of the kind."""
+        return {"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata, **parts}
+
     def __str__(self) -> str:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 

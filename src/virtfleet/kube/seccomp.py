@@ -53,22 +53,13 @@ def profile(capabilities: Collection[str], machine: str, allowed: Collection[str
     """
     banned = (names for capability, names in _FORBIDDEN.items() if capability not in capabilities)
     forbidden = sorted(name for names in banned for name in names.split() if name not in allowed)
-    rules: list[dict[str, Any]] = [{"names": forbidden, "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM}]
+    rules = [_refusal(forbidden)]
     if "CAP_SYS_ADMIN" not in capabilities:
-        rules += [
-            {"names": ["clone"], "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM, "args": [_any_bit(bit)]}
-            for bit in _bits(_NAMESPACE_FLAGS)
-        ]
+        flags = (1 << bit for bit in range(32) if _NAMESPACE_FLAGS >> bit & 1)
+        rules += [_refusal(["clone"], value=flag, valueTwo=flag, op="SCMP_CMP_MASKED_EQ") for flag in flags]
         # Its flags lie in memory, where a filter cannot look; the C library falls back to clone.
-        rules.append({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS})
-    rules.append(
-        {
-            "names": ["socket"],
-            "action": "SCMP_ACT_ERRNO",
-            "errnoRet": _EPERM,
-            "args": [{"index": 0, "value": _AF_VSOCK, "op": "SCMP_CMP_EQ"}],
-        }
-    )
+        rules.append(_refusal(["clone3"], _ENOSYS))
+    rules.append(_refusal(["socket"], value=_AF_VSOCK, op="SCMP_CMP_EQ"))
     return {
         "defaultAction": "SCMP_ACT_ALLOW",
         "architectures": _ARCHITECTURES.get(machine, []),
@@ -76,9 +67,7 @@ def profile(capabilities: Collection[str], machine: str, allowed: Collection[str
     }
 
 
-def _bits(mask: int) -> list[int]:
-    return [1 << n for n in range(32) if mask >> n & 1]
-
-
-def _any_bit(bit: int) -> dict[str, Any]:
-    return {"index": 0, "value": bit, "valueTwo": bit, "op": "SCMP_CMP_MASKED_EQ"}
+def _refusal(calls: list[str], error: int = _EPERM, **first_argument: Any) -> dict[str, Any]:
+    """Of system calls, where their first argument is of some kind or else always."""
+    rule = {"names": calls, "action": "SCMP_ACT_ERRNO", "errnoRet": error}
+    return {**rule, "args": [{"index": 0, **first_argument}]} if first_argument else rule

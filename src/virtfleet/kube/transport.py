@@ -316,15 +316,11 @@ def _unreached(error: Exception) -> str:
 
 def _lost(what: str, error: Exception) -> _Failure:
     """From a connection that did not come about, or broke."""
-    if isinstance(error, aiohttp.ClientSSLError):
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientSSLError | aiohttp.ConnectionTimeoutError):
         # Neither time nor repetition makes a certificate valid.
-        return _Failure(ApiError("ServiceUnavailable", f"{what}: no connection: {_unreached(error)}"), transient=False)
-    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
-        return _Failure(
-            ApiError("ServiceUnavailable", f"{what}: no connection: {_unreached(error)}"),
-            transient=True,
-            untouched=True,
-        )
+        again = not isinstance(error, aiohttp.ClientSSLError)
+        unreached = ApiError("ServiceUnavailable", f"{what}: no connection: {_unreached(error)}")
+        return _Failure(unreached, transient=again, untouched=again)
     if isinstance(error, aiohttp.SocketTimeoutError):
         return _Failure(ApiError(SILENT, f"{what}: the server has gone silent", code=503), transient=True)
     if isinstance(error, TimeoutError):

@@ -46,9 +46,8 @@ async def run(options: argparse.Namespace) -> None:
         # Before something is installed there is no authority, and for probes any certificate will do.
         own = Authority.create(NAME, _CERTIFICATE).issue(Profile(NAME, _CERTIFICATE, hosts=(NAME,)))
         mounted = component.MountedCredential(options.certificates, own)
-        await component.serve_and_lead(
-            options, election, lambda: lead(api, namespace), mounted=mounted, more_ports=[manifest.WEBHOOKS]
-        )
+        serving = component.serve(options, mounted=mounted, more_ports=[manifest.WEBHOOKS])
+        await component.serve_and_lead(serving, election, lambda: lead(api, namespace))
 
 
 def main() -> int:

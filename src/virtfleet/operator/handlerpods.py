@@ -84,7 +84,7 @@ class HandlerPod(PodView):
         if self.status.phase == "Failed":
             return f"{self.metadata.name} on {self.node} has failed: {self.status.message or 'for no reason'}"
         for container in (*self.status.init_container_statuses, *self.status.container_statuses):
-            waiting = container.state.waiting if container.state else None
+            waiting = container.state.waiting
             if waiting and waiting.reason in _FAILURES:
                 who = f"container {container.name} of {self.metadata.name} on {self.node}"
                 image = self.image(container.name)

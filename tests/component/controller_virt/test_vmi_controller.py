@@ -17,7 +17,7 @@ from virtfleet.api import conditions, names
 from virtfleet.api.quantity import Quantity
 from virtfleet.controller import lifecycle
 from virtfleet.controller.assembly import VirtController
-from virtfleet.controller.pods import LauncherPods, launcher_cache
+from virtfleet.controller.pods import LauncherPods
 from virtfleet.controller.records.instance import decode_instance
 from virtfleet.kube.api import Patch
 from virtfleet.kube.client import Client
@@ -503,7 +503,7 @@ async def test_a_cache_that_has_not_seen_the_pod_yet_does_not_fail_the_vmi(virt:
     await virt.phase("Scheduling")
     await virt.stop()
 
-    empty = LauncherPods(virt.api, launcher_cache(virt.api))
+    empty = LauncherPods(virt.api)
     vmi = decode_instance(orjson.dumps(await virt.vmi()))
     assert empty.of(vmi.uid) == []
     found = await empty.listed(vmi)

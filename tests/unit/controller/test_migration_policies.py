@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtfleet.controller.migration.policy import in_force, matching
-from virtfleet.controller.migration.records import Policy, decode_policy
+from virtfleet.controller.migration.records import Policy, decode_policy, in_force, matching
 from virtfleet.installation import Installation
 
 LABELS = st.dictionaries(st.sampled_from("abcd"), st.sampled_from("xy"))

@@ -93,7 +93,7 @@ def test_the_first_request_goes_when_it_is_done(
     requests: list[dict[str, Any]], instance: Instance | None, left: list[dict[str, Any]]
 ) -> None:
     pending = strategy.pending_requests(vm("Manual", *requests), instance)
-    assert [(r.action, r.uid) for r in pending] == [(r["action"], r.get("uid")) for r in left]
+    assert [(r.action, r.uid) for r in pending] == [(r["action"], r.get("uid", "")) for r in left]
 
 
 @pytest.mark.parametrize("instance", [None, GOING])

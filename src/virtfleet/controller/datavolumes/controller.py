@@ -10,18 +10,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from virtfleet.api import imports, kinds, names
+from virtfleet.api import conditions, imports, kinds, names
+from virtfleet.api.conditions import Condition
 from virtfleet.api.imports import Unusable, Wanted
 from virtfleet.api.quantity import Quantity
-from virtfleet.controller.datavolumes import progress
 from virtfleet.controller.datavolumes.records import FAILED, PENDING, SUCCEEDED, DataVolume, Importer
-from virtfleet.controller.records.cluster import Claim, NodeRecord, labels_of
-from virtfleet.installation import Installation, in_force
-from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
+from virtfleet.controller.records.cluster import Claim, labels_of
+from virtfleet.controller.shared import Part, Shared
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
-from virtfleet.kube.events import Recorder
 from virtfleet.kube.resource import (
     DATA_SOURCES,
     DATA_VOLUMES,
@@ -38,13 +35,8 @@ WORKERS = 4
 AGAIN = 5.0
 """Seconds after which is looked again for what nobody tells of: a source that is used, or not there."""
 _NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration",)
-_SOURCES = {
-    imports.BLANK: Source.BLANK,
-    imports.HTTP: Source.HTTP,
-    imports.REGISTRY: Source.REGISTRY,
-    imports.CLAIM: Source.CLAIM,
-    imports.UPLOAD: Source.UPLOAD,
-}
+_VERBS = {imports.UPLOAD: "Upload", imports.CLAIM: "Clone"}
+_UNKNOWN, _ALL = "N/A", "100.0%"
 
 
 class Waiting(Exception):
@@ -59,38 +51,21 @@ class Clients:
     name: str = ""
 
 
-class DataVolumes:
+class DataVolumes(Part):
     """The controller."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        recorder: Recorder,
-        *,
-        volumes: Cache[DataVolume],
-        claims: Cache[Claim],
-        importers: Cache[Importer],
-        nodes: Cache[NodeRecord],
-        installations: Cache[Installation],
-        cdi: Cache[str],
-        clients: Callable[[], Clients] = Clients,
-    ) -> None:
-        self._api = api
-        self._recorder = recorder
-        self._volumes = volumes
-        self._claims = claims
-        self._importers = importers
-        self._nodes = nodes
-        self._installations = installations
-        self._cdi = cdi
+    def __init__(self, shared: Shared, clients: Callable[[], Clients]) -> None:
+        super().__init__(shared)
+        self._importers = shared.importers
+        self._cdi = shared.cdi
         self._clients = clients
         self.controller = Controller(
-            kinds.DATA_VOLUME.singular, self.reconcile, [nodes, installations, cdi], workers=WORKERS
+            kinds.DATA_VOLUME.singular, self.reconcile, [self._nodes, self._installations], workers=WORKERS
         )
-        self.controller.follow(volumes)
-        self.controller.follow(claims, self._of_claim)
-        self.controller.follow(importers, lambda importer: [importer.claim_key])
-        cdi.on_change(self._cdi_changed)
+        self.controller.follow(self._volumes)
+        self.controller.follow(self._claims, self._of_claim)
+        self.controller.follow(self._importers, lambda importer: [importer.claim_key])
+        self.controller.follow(self._cdi, lambda _: self._volumes.keys())
 
     async def reconcile(self, key: str) -> float | None:
         """Have the claim, and an importer for as long as it is to be filled."""
@@ -98,12 +73,11 @@ class DataVolumes:
             return None
         volume, claim = self._volumes.get(key), self._claims.get(key)
         importer = self._importer(key)
-        if claim and claim.deleting:  # it stays for as long as a Pod has it
-            await self._dismiss(importer)
-        elif volume and not volume.deleting:
+        leaves = claim is not None and claim.deleting  # it stays for as long as a Pod has it
+        if volume and not volume.deleting and not leaves:
             return await self._fill(volume, claim, importer)
-        elif claim and self._is_uploaded_to(claim):
-            return await self._upload(claim, importer)
+        if claim and self._is_uploaded_to(claim) and not leaves:
+            await self._upload(claim, importer)
         else:
             await self._dismiss(importer)
         return None
@@ -143,10 +117,9 @@ class DataVolumes:
             return SUCCEEDED, importer, ""
         if wanted.source in (imports.GIVEN, imports.SNAPSHOT):
             return (SUCCEEDED if claim.bound else PENDING), None, ""
-        if importer is None:
-            importer = await self._begin(claim, self._filling(obj, wanted, claim, owner_reference(obj, DATA_VOLUMES)))
-        importer, end = await self._end_of(claim, importer)
-        return end or progress.phase(wanted.source, claim, importer), importer, importer.words if importer else ""
+        importer = importer or await self._begin(claim, self._filling(obj, wanted, claim))
+        end = await self._end_of(claim, importer)
+        return end or phase_of(wanted.source, importer), importer, importer.words
 
     async def _source(self, obj: Obj) -> tuple[Wanted, Obj | None]:
         """Where the data comes from, and the claim that is copied."""
@@ -176,28 +149,18 @@ class DataVolumes:
         notes = {key: value for key, value in (meta.get("annotations") or {}).items() if key not in _NOT_COPIED}
         if (obj["spec"].get("source") or {}).get(imports.UPLOAD) is not None:
             notes[names.UPLOAD_TARGET] = ""
-        made = {
-            "apiVersion": PERSISTENT_VOLUME_CLAIMS.api_version,
-            "kind": PERSISTENT_VOLUME_CLAIMS.kind,
-            "metadata": {
-                "name": meta["name"],
-                "namespace": meta["namespace"],
-                "labels": dict(meta.get("labels") or {}),
-                "annotations": notes,
-                "ownerReferences": [owner_reference(obj, DATA_VOLUMES)],
-            },
-            "spec": spec,
+        of_claim = {
+            "name": volume.name,
+            "namespace": volume.namespace,
+            "labels": dict(meta.get("labels") or {}),
+            "annotations": notes,
+            "ownerReferences": [owner_reference(obj, DATA_VOLUMES)],
         }
         with ignoring(is_already_exists):
-            self._claims.observe(await self._api.create(PERSISTENT_VOLUME_CLAIMS, made))
-            self._recorder.normal(volume.reference, PENDING, f"PVC {meta['name']} Pending")
-        claim = self._claims.get(volume.key)
-        if claim is None:
-            self._claims.observe(await self._api.get(PERSISTENT_VOLUME_CLAIMS, meta["name"], meta["namespace"]))
-            claim = self._claims.get(volume.key)
-        if claim is None:
-            raise Waiting("its claim is not there yet")
-        return claim
+            claim = await self._claims.create(PERSISTENT_VOLUME_CLAIMS.object(of_claim, spec=spec))
+            self._recorder.normal(volume.reference, PENDING, f"PVC {claim.name} Pending")
+            return claim
+        return await self._claims.fetch(volume.key)
 
     # -- claims that are uploaded to
 
@@ -205,10 +168,9 @@ class DataVolumes:
         marked = claim.metadata.annotations.upload_target is not None
         return marked and not claim.filled and claim.controller is None
 
-    async def _upload(self, claim: Claim, importer: Importer | None) -> float | None:
+    async def _upload(self, claim: Claim, importer: Importer | None) -> None:
         if claim.metadata.annotations.filling_phase == FAILED:
-            await self._dismiss(importer)
-            return None
+            return await self._dismiss(importer)
         owner = {
             "apiVersion": PERSISTENT_VOLUME_CLAIMS.api_version,
             "kind": PERSISTENT_VOLUME_CLAIMS.kind,
@@ -219,24 +181,22 @@ class DataVolumes:
         if importer is None:
             job = self._job(Wanted(imports.UPLOAD), claim, _room(claim))
             importer = await self._begin(claim, Filling(claim.name, claim.namespace, claim.uid, owner, job))
-        importer, end = await self._end_of(claim, importer)
-        if end:
+        if await self._end_of(claim, importer):
             await self._dismiss(importer)
-        return None
 
     # -- importers
 
     def _importer(self, key: str) -> Importer | None:
         return next(iter(self._importers.by_index("claim", key)), None)
 
-    def _filling(self, obj: Obj, wanted: Wanted, claim: Claim, owner: Obj) -> Filling:
+    def _filling(self, obj: Obj, wanted: Wanted, claim: Claim) -> Filling:
         spec, body = obj["spec"], wanted.body
         job = self._job(wanted, claim, imports.size(obj) or _room(claim), preallocate=bool(spec.get("preallocation")))
         return Filling(
             claim.name,
             claim.namespace,
             claim.uid,
-            owner,
+            owner_reference(obj, DATA_VOLUMES),
             job,
             image=imports.image(body) if wanted.source == imports.REGISTRY else "",
             architecture=(body.get("platform") or {}).get("architecture") or "",
@@ -252,7 +212,7 @@ class DataVolumes:
         body, upload = wanted.body, wanted.source == imports.UPLOAD
         clients = self._clients() if upload else Clients()
         return Job(
-            _SOURCES[wanted.source],
+            Source(wanted.source),
             size,
             block=claim.block,
             source_block=wanted.source == imports.CLAIM and self._source_claim(wanted, claim).block,
@@ -276,19 +236,16 @@ class DataVolumes:
             raise Waiting(f"claim {name} is not filled yet")
         return source
 
-    async def _begin(self, claim: Claim, filling: Filling) -> Importer | None:
+    async def _begin(self, claim: Claim, filling: Filling) -> Importer:
         if filling.source:
             await self._unused(filling)
-        settings = in_force(self._installations.list())
-        wanted = pods.render(filling, settings, labels_of(self._nodes))
+        wanted = pods.render(filling, self._settings, labels_of(self._nodes))
         with ignoring(is_already_exists):
-            self._importers.observe(await self._api.create(PODS, wanted))
-            return self._importer(claim.key)
-        there = await self._api.get(PODS, wanted["metadata"]["name"], claim.namespace)
-        if there["metadata"].get("annotations", {}).get(names.FILLED_CLAIM) != claim.name:
-            raise Waiting(f"Pod {there['metadata']['name']} exists and is no importer; delete it")
-        self._importers.observe(there)
-        return self._importer(claim.key)
+            return await self._importers.create(wanted)
+        there = await self._importers.fetch(f"{claim.namespace}/{wanted['metadata']['name']}")
+        if there.claim_key != claim.key:
+            raise Waiting(f"Pod {there.name} exists and is no importer; delete it")
+        return there
 
     async def _unused(self, filling: Filling) -> None:
         """A disk that is written to while it is copied is copied into pieces."""
@@ -298,21 +255,16 @@ class DataVolumes:
             if filling.source in used and not ended and not _reads_only(pod):
                 raise Waiting(f"claim {filling.source} is used by Pod {pod['metadata']['name']}; stop that first")
 
-    async def _end_of(self, claim: Claim, importer: Importer | None) -> tuple[Importer | None, str]:
+    async def _end_of(self, claim: Claim, importer: Importer) -> str:
         """What an importer has come to, written on the claim: a phase where that is the end."""
-        if importer is None or importer.deleting:
-            return importer, ""
-        if importer.done:
-            await self._note(claim, SUCCEEDED, ready=False)
-            return importer, SUCCEEDED
-        if importer.hopeless:
-            await self._note(claim, FAILED, ready=False)
-            return importer, FAILED
-        if importer.lost:
+        end = SUCCEEDED if importer.done else FAILED if importer.hopeless else ""
+        if importer.deleting:
+            return ""
+        if importer.lost and not end:
             await self._dismiss(importer)
-            return importer, ""
-        await self._note(claim, importer.status.phase or PENDING, ready=importer.ready)
-        return importer, ""
+        else:
+            await self._note(claim, end or importer.status.phase or PENDING, ready=importer.ready and not end)
+        return end
 
     async def _note(self, claim: Claim, phase: str, *, ready: bool) -> None:
         known = claim.metadata.annotations
@@ -320,17 +272,11 @@ class DataVolumes:
         if [known.filling_phase, known.filling_ready] != [*wanted.values()]:
             patch = {"metadata": {"uid": claim.uid, "annotations": wanted}}
             with ignoring(is_not_found):
-                self._claims.observe(
-                    await self._api.patch(PERSISTENT_VOLUME_CLAIMS, claim.name, patch, claim.namespace)
-                )
+                await self._claims.change(claim.key, patch)
 
     async def _dismiss(self, importer: Importer | None) -> None:
-        if importer is None or importer.deleting:
-            return
-        with ignoring(is_not_found, is_conflict):
-            answer = await self._api.delete(PODS, importer.name, importer.namespace, uid=importer.uid)
-            if "deletionTimestamp" in answer.get("metadata", {}):
-                self._importers.observe(answer)
+        if importer and not importer.deleting:
+            await self._importers.remove(importer.key, importer.uid)
 
     # -- telling
 
@@ -338,14 +284,12 @@ class DataVolumes:
         self, volume: DataVolume, obj: Obj, at: str, claim: Claim | None, importer: Importer | None, trouble: str
     ) -> None:
         old = obj.get("status") or {}
-        status = progress.status(old, volume.name, at, claim, importer, trouble, time.time())
+        status = status_of(old, volume.name, at, claim, importer, trouble, time.time())
         if all(old.get(key) == value for key, value in status.items()):
             return
         patch = {"metadata": {"resourceVersion": volume.metadata.resource_version}, "status": status}
         with ignoring(is_not_found):
-            self._volumes.observe(
-                await self._api.patch(DATA_VOLUMES, volume.name, patch, volume.namespace, subresource="status")
-            )
+            await self._volumes.change(volume.key, patch, subresource="status")
             if trouble and trouble != volume.trouble:
                 self._recorder.warning(volume.reference, "Error", trouble)
             elif at != volume.phase:
@@ -356,10 +300,6 @@ class DataVolumes:
     def _of_claim(self, claim: Claim) -> list[str]:
         ours = self._volumes.get(claim.key) or self._importer(claim.key)
         return [claim.key] if ours or claim.metadata.annotations.upload_target is not None else []
-
-    def _cdi_changed(self, *_: object) -> None:
-        for volume in self._volumes.list():
-            self.controller.queue.add(volume.key)
 
 
 def _room(claim: Claim) -> int:
@@ -372,3 +312,49 @@ def _reads_only(pod: Obj) -> bool:
     """Another importer that copies the same claim."""
     labels = pod["metadata"].get("labels") or {}
     return labels.get(names.APP_LABEL) == names.IMPORTER_APP
+
+
+# --- what a status says, in CDI's words
+
+
+def phase_of(source: str, importer: Importer) -> str:
+    """How far it is, as far as it is not at its end."""
+    if importer.done or importer.lost:
+        return PENDING
+    verb = _VERBS.get(source, "Import")
+    if source == imports.UPLOAD:
+        return f"{verb}Ready" if importer.ready else f"{verb}Scheduled"
+    begun = importer.running or importer.restarts
+    # An image is imported by the node that pulls it.
+    begun = begun or (source == imports.REGISTRY and importer.pulled_in_vain)
+    return f"{verb}InProgress" if begun else f"{verb}Scheduled"
+
+
+def status_of(
+    old: Obj, name: str, at: str, claim: Claim | None, importer: Importer | None, trouble: str, now: float
+) -> Obj:
+    """The whole status; `trouble` is what stands in its way."""
+    told: list[Condition] = old.get("conditions") or []
+    bound = claim is not None and claim.bound
+    words = f"PVC {name} Bound" if bound else f"PVC {name} Pending" if claim else "No PVC found"
+    told = _put(told, "Bound", bound, "Bound" if bound else "Pending" if claim else "NotFound", words, now)
+    done = at == SUCCEEDED
+    told = _put(told, "Ready", done, "" if done else "TransferFailed" if at == FAILED else "TransferRunning", "", now)
+    if done:
+        told = _put(told, "Running", False, "Completed", "the disk is whole", now)
+    elif trouble:
+        told = _put(told, "Running", False, "Error", trouble, now)
+    else:
+        running = importer is not None and importer.running
+        told = _put(told, "Running", running, "Pod is running" if running else "Pending", "", now)
+    return {
+        "claimName": name,
+        "phase": at,
+        "progress": _ALL if done else _UNKNOWN,
+        "restartCount": importer.restarts if importer else old.get("restartCount") or 0,
+        "conditions": told,
+    }
+
+
+def _put(told: list[Condition], kind: str, holds: bool, reason: str, message: str, now: float) -> list[Condition]:
+    return conditions.put(told, kind, "True" if holds else "False", now, reason=reason, message=message)

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from virtfleet.api import conditions, names
-from virtfleet.controller.launcherpod import ContainerStatus, PodStatus
+from virtfleet.controller.launcherpod import Pod
 from virtfleet.controller.records.cluster import Claim
-from virtfleet.controller.records.kept import Kept, Record, Whole, whole
-from virtfleet.kube.api import KubeApi
+from virtfleet.controller.records.kept import Record, Whole, whole
 from virtfleet.kube.cache import Cache
-from virtfleet.kube.resource import DATA_VOLUMES, PODS
+from virtfleet.kube.pods import ContainerStatus
+from virtfleet.kube.resource import DATA_VOLUMES
 from virtfleet.protocol.importing import HOPELESS
 
 PENDING, SUCCEEDED, FAILED = "Pending", "Succeeded", "Failed"
@@ -69,11 +69,8 @@ def unfilled(volumes: Cache[DataVolume], claims: Cache[Claim], keys: Iterable[st
 _NOT_PULLED = ("ErrImagePull", "ImagePullBackOff")
 
 
-class Importer(Kept):
+class Importer(Pod):
     """A Pod that fills a claim."""
-
-    resource = PODS
-    status: PodStatus = msgspec.field(default_factory=PodStatus)
 
     @property
     def _container(self) -> ContainerStatus:
@@ -103,9 +100,7 @@ class Importer(Kept):
     @property
     def pulled_in_vain(self) -> bool:
         """The node has tried to fetch an image, and tries again."""
-        every = (*self.status.init_container_statuses, *self.status.container_statuses)
-        waiting = (status.state.waiting for status in every)
-        return any(each is not None and each.reason in _NOT_PULLED for each in waiting)
+        return any(status.state.waiting and status.state.waiting.reason in _NOT_PULLED for status in self.containers)
 
     @property
     def restarts(self) -> int:
@@ -124,20 +119,10 @@ class Importer(Kept):
         """What its last attempt ended with, or why there is none yet."""
         if self._end.get("exitCode"):
             return str(self._end.get("message") or f"the importer ended with exit code {self._end['exitCode']}")
-        for status in (*self.status.init_container_statuses, *self.status.container_statuses):
+        for status in self.containers:
             if status.state.waiting and status.state.waiting.reason in names.STUCK:
                 return f"{status.state.waiting.reason}: {status.state.waiting.message}"
-        placed = conditions.find(self.status.conditions, "PodScheduled")
-        if placed and placed["status"] == "False":
-            return f"no node takes Pod {self.name}: {placed.get('message') or ''}"
-        return ""
+        return self.unplaced
 
 
-_decode_importer = msgspec.json.Decoder(Importer).decode
-
-
-def importer_cache(api: KubeApi) -> Cache[Importer]:
-    labels = f"{names.APP_LABEL}={names.IMPORTER_APP}"
-    return Cache(
-        api, PODS, labels=labels, decode=_decode_importer, indexes={"claim": lambda importer: [importer.claim_key]}
-    )
+decode_importer = msgspec.json.Decoder(Importer).decode

@@ -19,23 +19,20 @@ from virtfleet.api.migration import VirtualMachineInstanceMigrationState as Stat
 from virtfleet.api.migration import migration_failure
 from virtfleet.api.names import MigrationCondition, MigrationPhase, Phase
 from virtfleet.controller import disruption, lifecycle, limits
-from virtfleet.controller.attachments import AttachmentPod, Attachments, vmi_keys
+from virtfleet.controller.attachments import Attachments
 from virtfleet.controller.launcherpod import LauncherPod
-from virtfleet.controller.migration import phases, policy, queue
+from virtfleet.controller.migration import phases, queue, records
 from virtfleet.controller.migration.phases import Situation
 from virtfleet.controller.migration.queue import Limits, Place
-from virtfleet.controller.migration.records import UNFINISHED, Migration, Policy
-from virtfleet.controller.pods import ForeignPod, LauncherPods, migration_keys, owners
-from virtfleet.controller.records.cluster import Claim, NodeRecord, labels_of
+from virtfleet.controller.migration.records import UNFINISHED, Migration
+from virtfleet.controller.pods import ForeignPod, migration_keys, owners
+from virtfleet.controller.records.cluster import labels_of
 from virtfleet.controller.records.instance import Instance, decode_instance
+from virtfleet.controller.shared import Part, Shared
 from virtfleet.controller.vmstate import NoState, VmStates, arrived_in
-from virtfleet.installation import Installation, in_force
-from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache, split_key
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
-from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import NAMESPACES, POD_DISRUPTION_BUDGETS, PODS, VMI_MIGRATIONS, VMIS, Obj
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_found
+from virtfleet.kube.resource import NAMESPACES, POD_DISRUPTION_BUDGETS, PODS, Obj
 from virtfleet.pods.target import Move, render_target
 from virtfleet.pods.vmstate import claim_name
 
@@ -52,42 +49,24 @@ class CannotCreatePod(Exception):
     """The API server does not take the target Pod; it is tried again."""
 
 
-class Migrations:
+class Migrations(Part):
     """The controller."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        recorder: Recorder,
-        *,
-        migrations: Cache[Migration],
-        instances: Cache[Instance],
-        launchers: LauncherPods,
-        attachments: Attachments,
-        nodes: Cache[NodeRecord],
-        claims: Cache[Claim],
-        policies: Cache[Policy],
-        installations: Cache[Installation],
-    ) -> None:
-        self._api = api
-        self._recorder = recorder
-        self._migrations = migrations
-        self._instances = instances
-        self._pods = launchers
-        self._attachments = attachments
-        self._nodes = nodes
-        self._claims = claims
-        self._states = VmStates(api, claims, lambda: self._settings)
-        self._policies = policies
-        self._installations = installations
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self._attachments = Attachments(shared)
+        self._states = VmStates(shared)
+        self._policies = shared.policies
         self._source_lost: dict[str, float] = {}  # UID of a migration -> since when, by our own clock
-        self.controller = Controller(kinds.MIGRATION.singular, self.reconcile, [nodes, claims, policies, installations])
-        self.controller.follow(migrations)
-        self.controller.follow(instances, self._of_vmi)
-        self.controller.follow(launchers.cache, self._of_pod)
-        self.controller.follow(attachments.cache, self._of_attachment)
-        migrations.on_change(self._left_the_queue)
-        installations.on_change(lambda *_: self._call_next())
+        self.controller = Controller(
+            kinds.MIGRATION.singular, self.reconcile, [self._nodes, self._claims, self._policies]
+        )
+        self.controller.follow(self._migrations)
+        self.controller.follow(self._instances, lambda vmi: [m.key for m in self._of_vmi(vmi.key)])
+        self.controller.follow(self._pods.cache, self._of_pod)
+        self.controller.follow(shared.attached, lambda pod: [m.key for m in self._of_vmi(pod.vmi_key) if not m.final])
+        self._migrations.on_change(self._left_the_queue)
+        self.controller.follow(self._installations, lambda _: self._next())
 
     async def reconcile(self, key: str) -> float | None:
         """Bring a migration as far as it can go now."""
@@ -129,19 +108,11 @@ class Migrations:
         now = time.monotonic()
         return dataclasses.replace(at, source_lost_for=now - self._source_lost.setdefault(migration.uid, now))
 
-    @property
-    def _settings(self) -> Installation:
-        return in_force(self._installations.list())
-
-    def _of_vmi(self, vmi: Instance) -> list[str]:
-        return [migration.key for migration in self._migrations.by_index("vmi", vmi.key)]
+    def _of_vmi(self, key: str) -> list[Migration]:
+        return self._migrations.by_index("vmi", key)
 
     def _of_pod(self, pod: LauncherPod) -> list[str]:
-        keys = [key for owner in owners(pod) for key in (m.key for m in self._migrations.by_index("vmi", owner))]
-        return [*dict.fromkeys([*migration_keys(pod), *keys])]
-
-    def _of_attachment(self, pod: AttachmentPod) -> list[str]:
-        return [m.key for vmi in vmi_keys(pod) for m in self._migrations.by_index("vmi", vmi) if not m.final]
+        return [*migration_keys(pod), *(migration.key for owner in owners(pod) for migration in self._of_vmi(owner))]
 
     # -- the queue
 
@@ -162,10 +133,7 @@ class Migrations:
 
     @property
     def limits(self) -> Limits:
-        settings = self._settings.migrations
-        return Limits(
-            settings.parallel_migrations_per_cluster or 0, settings.parallel_outbound_migrations_per_node or 0
-        )
+        return Limits.of(self._settings.migrations)
 
     def _next(self) -> list[str]:
         return queue.next_to_begin(*self.places(), self.limits)
@@ -173,11 +141,8 @@ class Migrations:
     def _left_the_queue(self, _key: str, old: Migration | None, new: Migration | None) -> None:
         """What has ended makes room for others."""
         if old and not old.final and (new is None or new.final):
-            self._call_next()
-
-    def _call_next(self) -> None:
-        for key in self._next():
-            self.controller.queue.add(key)
+            for key in self._next():
+                self.controller.queue.add(key)
 
     async def _begin(self, at: Situation) -> Situation:
         """Make the target Pod, where it is the migration's turn and the VM has no other Pod than the one it runs in."""
@@ -186,7 +151,7 @@ class Migrations:
             return at
         if not await self._alone(vmi, at.source):
             return at
-        whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
+        whole = await self._whole(vmi)
         if whole["metadata"]["uid"] != vmi.uid:
             return at
         await self._protect(vmi, pods=2)  # before there is a second Pod whose readiness would let the first one go
@@ -213,7 +178,7 @@ class Migrations:
             await self._release(vmi, left)
             return False
         others = [pod for pod in await self._pods.listed(vmi) if pod.uid != source.uid]
-        unfinished = {m.uid for m in self._migrations.by_index("vmi", vmi.key) if not m.final}
+        unfinished = {m.uid for m in self._of_vmi(vmi.key) if not m.final}
         for pod in others:
             if pod.migration_uid not in unfinished:
                 await self._pods.delete(pod)
@@ -272,14 +237,14 @@ class Migrations:
                 return await self._fail(at, missing)
             self.controller.queue.add_after(migration.key, _VOLUMES_AGAIN)
             return at
-        whole = await self._api.get(VMIS, vmi.name, vmi.namespace)
+        whole = await self._whole(vmi)
         if source is None or whole["metadata"]["uid"] != vmi.uid or whole["status"].get("nodeName") != source.node:
             return at
         if why := await self._other_claims(decode_instance(orjson.dumps(whole)), target):
             return await self._fail(at, why)
         namespace = await self._api.get(NAMESPACES, vmi.namespace)
-        chosen = policy.matching(self._policies.list(), vmi.metadata.labels, namespace["metadata"].get("labels") or {})
-        how = policy.in_force(self._settings.migrations, chosen)
+        chosen = records.matching(self._policies.list(), vmi.metadata.labels, namespace["metadata"].get("labels") or {})
+        how = records.in_force(self._settings.migrations, chosen)
         more = {"migrationPolicyName": chosen.name} if chosen else {}
         if attached:
             more["targetAttachmentPodUID"] = ",".join(pod.uid for pod in attached)
@@ -287,7 +252,7 @@ class Migrations:
             more["sourcePersistentStatePVCName"] = current.name
             more["targetPersistentStatePVCName"] = claim_name(vmi.name, migration.uid)
         patch = phases.hand_over(whole, migration, source, target, how, more)
-        written = await self._patch_vmi(vmi, patch)
+        written = await self._patch_instance(vmi, patch, whole)
         said = "Migration target pod is ready for preparation by virt-handler."
         self._recorder.normal(migration.reference, "SuccessfulHandOver", said)
         return dataclasses.replace(at, vmi=written)
@@ -313,20 +278,19 @@ class Migrations:
 
     async def _end(self, at: Situation) -> Situation:
         """End what the handlers cannot, or have it ended by the source."""
-        state, vmi = at.under_way, at.vmi
-        if state is None or vmi is None:
+        vmi, now = at.vmi, time.time()
+        if at.under_way is None or vmi is None:
             return at
-        now = time.time()
         if why := phases.why_ended(at, now):
-            patch = _of_state(vmi, phases.ended_state(at, why, now))
+            state = phases.ended_state(at, why, now)
         elif phases.aborted(at, now):
-            patch = _of_state(vmi, {"abortRequested": True})
+            state = {"abortRequested": True}
             self._recorder.normal(at.migration.reference, "SuccessfulAbortMigration", "Migration is ready for abort.")
         elif phases.source_ended(at):
-            patch = _of_state(vmi, {"sourceEndTimestamp": times.timestamp(now)})
+            state = {"sourceEndTimestamp": times.timestamp(now)}
         else:
             return at
-        return dataclasses.replace(at, vmi=await self._patch_vmi(vmi, patch))
+        return dataclasses.replace(at, vmi=await self._patch_state(vmi, state))
 
     async def _release(self, vmi: Instance, state: State) -> None:
         """End a migration whose object is gone; the source does that where it may have begun."""
@@ -335,12 +299,11 @@ class Migrations:
         pods = await self._pods.listed(vmi)
         lives = any(pod.migration_uid == state.migration_uid and not pod.ended for pod in pods)
         change = {"abortRequested": True} if state.target_node_address and lives else end
-        await self._patch_vmi(vmi, _of_state(vmi, change))
+        await self._patch_state(vmi, change)
 
-    async def _patch_vmi(self, vmi: Instance, patch: Obj) -> Instance:
-        answer = await self._api.patch(VMIS, vmi.name, patch, vmi.namespace)
-        self._instances.observe(answer)
-        return decode_instance(orjson.dumps(answer))
+    async def _patch_state(self, vmi: Instance, change: Obj) -> Instance:
+        """Write to the VMI's `migrationState`, by what was seen of it: handlers write there, too."""
+        return await self._patch_instance(vmi, {"status": {"migrationState": change}})
 
     # -- the migration itself
 
@@ -366,8 +329,7 @@ class Migrations:
         if names.MIGRATION_FINALIZER not in migration.metadata.finalizers:
             return None
         if vmi and at.state and not at.under_way and names.MIGRATION_TARGET_NODE in vmi.metadata.labels:
-            unmark = {"resourceVersion": vmi.metadata.resource_version, "labels": {names.MIGRATION_TARGET_NODE: None}}
-            vmi = await self._patch_vmi(vmi, {"metadata": unmark})
+            vmi = await self._patch_instance(vmi, {"metadata": {"labels": {names.MIGRATION_TARGET_NODE: None}}})
         left = [pod for pod in await self._left_over(at) if await self._pods.delete(pod)]
         if any(not pod.ended for pod in left):
             return _LOOK_AGAIN  # as long as there are two that are ready, the budget has to protect two
@@ -396,20 +358,18 @@ class Migrations:
 
     async def _forget_oldest(self, migration: Migration) -> None:
         """Of the migrations of a VMI that have ended, the last ones are kept."""
-        ended = [m for m in self._migrations.by_index("vmi", migration.vmi_key) if m.final and not m.deleting]
+        ended = [m for m in self._of_vmi(migration.vmi_key) if m.final and not m.deleting]
         ended.sort(key=lambda m: (m.metadata.creation_timestamp, m.name))
         for old in ended[:-KEPT]:
-            with ignoring(is_not_found, is_conflict):
-                await self._api.delete(VMI_MIGRATIONS, old.name, old.namespace, uid=old.uid)
+            await self._migrations.remove(old.key, old.uid)
 
     async def _without_migration(self, key: str) -> float | None:
         """End what is left of a migration whose object is gone, by the API server's own word."""
         pods = self._pods.cache.by_index("migration", key)
         if not pods:
             return None
-        namespace, name = split_key(key)
         with ignoring(is_not_found):
-            self._migrations.observe(await self._api.get(VMI_MIGRATIONS, name, namespace))
+            await self._migrations.fetch(key)
             return None
         again = None
         for pod in pods:
@@ -436,18 +396,8 @@ class Migrations:
         seen = {"resourceVersion": migration.metadata.resource_version}
         patch = {**patch, "metadata": {**patch.get("metadata", {}), **seen}}
         with ignoring(is_not_found):
-            self._migrations.observe(
-                await self._api.patch(
-                    VMI_MIGRATIONS, migration.name, patch, migration.namespace, subresource=subresource
-                )
-            )
+            await self._migrations.change(migration.key, patch, subresource=subresource)
 
 
 def _target(migration: Migration, pods: list[LauncherPod]) -> LauncherPod | None:
     return next((pod for pod in pods if pod.migration_uid == migration.uid), None)
-
-
-def _of_state(vmi: Instance, change: Obj) -> Obj:
-    """A write to the VMI's `migrationState`, by what was seen of it: handlers write there, too."""
-    version = {"resourceVersion": vmi.metadata.resource_version, "uid": vmi.uid}
-    return {"metadata": version, "status": {"migrationState": change}}

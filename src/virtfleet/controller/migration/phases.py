@@ -126,21 +126,18 @@ def _of_the_pod(at: Situation, now: float) -> tuple[str, str]:
 
 def unplaced(at: Situation) -> str:
     """What keeps the target Pod from every node so far, in the scheduler's words; nothing where nothing does."""
-    placed = conditions.find(at.target.status.conditions, lifecycle.POD_SCHEDULED) if at.target else None
-    if at.target is None or placed is None or placed["status"] != "False":
+    if at.target is None or (why := at.target.unscheduled) is None:
         return ""
-    return f"No node takes target pod {at.target.name}: {placed.get('message') or 'no reason was given'}"
+    return f"No node takes target pod {at.target.name}: {why.get('message') or 'no reason was given'}"
 
 
 def _pod_deadlines(migration: Migration, pod: LauncherPod, now: float) -> Iterator[tuple[float, str]]:
     """Seconds that are left for a target Pod to run, and what is wrong with it then."""
     age = now - times.seconds(pod.metadata.creation_timestamp)
     marks = migration.metadata.annotations
-    placed = conditions.find(pod.status.conditions, lifecycle.POD_SCHEDULED)
-    if placed and placed["status"] == "False":
+    if why := pod.unscheduled:
         limit = _seconds(marks.unschedulable_timeout, UNSCHEDULABLE)
-        said = placed.get("message") or ""
-        yield limit - age, f"no node took target pod {pod.name} within {limit:.0f} s: {said}"
+        yield limit - age, f"no node took target pod {pod.name} within {limit:.0f} s: {why.get('message') or ''}"
     limit = _seconds(marks.pending_timeout, NOT_RUNNING)
     trouble = lifecycle.container_trouble(pod)
     said = f": {trouble.reason}: {trouble.message}" if trouble else ""
@@ -215,19 +212,19 @@ def _age(at: Situation, now: float) -> float:
 
 def look_again(at: Situation, phase: str, now: float) -> float | None:
     """Seconds until a deadline passes of which no change of an object tells."""
-    deadlines: list[tuple[float, str]] = []
+    left: list[float] = []
     if phase == MigrationPhase.SCHEDULING and at.target:
-        deadlines = [*_pod_deadlines(at.migration, at.target, now)]
+        left = [seconds for seconds, _ in _pod_deadlines(at.migration, at.target, now)]
     elif state := at.under_way:
         if state.abort_requested:
-            deadlines.append((UNHEARD - _asked_for(at, now), ""))
+            left.append(UNHEARD - _asked_for(at, now))
         elif not state.start_timestamp:
-            deadlines.append(((BEGIN if state.target_node_address else PREPARATION) - _age(at, now), ""))
+            left.append((BEGIN if state.target_node_address else PREPARATION) - _age(at, now))
         if at.source is None:
-            deadlines.append((SOURCE_LOST - at.source_lost_for, ""))
+            left.append(SOURCE_LOST - at.source_lost_for)
         if state.target_node_domain_detected and not state.source_end_timestamp:
-            deadlines.append((_SOURCE, ""))
-    return max(_SOON, min(left for left, _ in deadlines)) if deadlines else None
+            left.append(_SOURCE)
+    return max(_SOON, min(left)) if left else None
 
 
 # --- what is written
@@ -249,15 +246,11 @@ def status(at: Situation, phase: str, reason: str, now: float) -> Obj:
     aborted = known.conditions
     if at.under_way and at.under_way.abort_requested:
         aborted = conditions.put(aborted, MigrationCondition.ABORT_REQUESTED, "True", now)
-    if begun(phase):
+    if phase not in ("", MigrationPhase.PENDING):
         aborted = conditions.drop(aborted, MigrationCondition.REJECTED_BY_QUOTA)
     if aborted != known.conditions:
         change["conditions"] = aborted
     return change
-
-
-def begun(phase: str) -> bool:
-    return phase not in ("", MigrationPhase.PENDING)
 
 
 def ended_state(at: Situation, why: str, now: float) -> Obj:
@@ -283,11 +276,7 @@ def hand_over(
         **more,
     }
     return {
-        "metadata": {
-            "resourceVersion": vmi["metadata"]["resourceVersion"],
-            "uid": vmi["metadata"]["uid"],
-            "labels": {names.MIGRATION_TARGET_NODE: target.node},
-        },
+        "metadata": {"labels": {names.MIGRATION_TARGET_NODE: target.node}},
         "status": {
             "migrationState": {**dict.fromkeys(before), **in_both_words(state)},
             "activePods": {target.uid: target.node},

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from virtfleet.api.migration import MigrationConfiguration
+
 # Seconds by which a migration of a priority is taken to have come earlier than it did.
 HEAD_STARTS = {"system-critical": 3600.0, "user-triggered": 1800.0, "system-maintenance": 600.0}
 
@@ -41,6 +43,10 @@ class Limits:
 
     cluster: int
     node: int
+
+    @classmethod
+    def of(cls, how: MigrationConfiguration) -> Limits:
+        return cls(how.parallel_migrations_per_cluster or 0, how.parallel_outbound_migrations_per_node or 0)
 
 
 def next_to_begin(waiting: Iterable[Place], active: Iterable[Place], limits: Limits) -> list[str]:

@@ -33,6 +33,11 @@ class NodeRecord(Kept):
         return any((taint.key, taint.effect) == (key, effect) for taint in self.spec.taints)
 
     @property
+    def drained(self) -> bool:
+        """Whether it is cordoned, or was when VMs left it."""
+        return self.spec.unschedulable or bool(self.metadata.annotations.drained)
+
+    @property
     def out_of_service(self) -> bool:
         """Whether an administrator says that nothing runs there any more."""
         return any(taint.key == names.OUT_OF_SERVICE for taint in self.spec.taints)

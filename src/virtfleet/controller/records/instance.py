@@ -7,12 +7,15 @@ from typing import Any
 import msgspec
 
 from virtfleet.api import conditions, names
+from virtfleet.api.disks import ClaimSource
+from virtfleet.api.meta import PhaseTransitionTimestamp
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState
 from virtfleet.api.names import FINAL, Phase, VMICondition
-from virtfleet.api.vmistatus import GuestABI
+from virtfleet.api.vmistatus import GuestABI, HotplugVolumeStatus
 from virtfleet.controller.records.kept import Record, Whole, whole
-from virtfleet.controller.records.machine import ClaimName, Interface, Machine
+from virtfleet.controller.records.machine import Interface, Machine
 from virtfleet.kube.resource import VMIS, Obj
+from virtfleet.pods.vmstate import claim_name
 
 UNPROCESSED = ("", Phase.PENDING)
 
@@ -21,8 +24,8 @@ class Migrated(Record):
     """A volume whose data goes from one claim to another."""
 
     volume_name: str = ""
-    source_pvc_info: ClaimName | None = msgspec.field(default=None, name="sourcePVCInfo")
-    destination_pvc_info: ClaimName | None = msgspec.field(default=None, name="destinationPVCInfo")
+    source_pvc_info: ClaimSource | None = msgspec.field(default=None, name="sourcePVCInfo")
+    destination_pvc_info: ClaimSource | None = msgspec.field(default=None, name="destinationPVCInfo")
 
     @property
     def source(self) -> str:
@@ -33,23 +36,13 @@ class Migrated(Record):
         return self.destination_pvc_info.claim_name if self.destination_pvc_info else ""
 
 
-class Transition(Record):
-    phase: str = ""
-    phase_transition_timestamp: str = ""
-
-
-class AttachedBy(Record):
-    attach_pod_name: str = ""
-    attach_pod_uid: str = msgspec.field(default="", name="attachPodUID")
-
-
 class PluggedVolume(Record):
     """An entry of a VMI's volumeStatus."""
 
     name: str = ""
     phase: str = ""
-    hotplug_volume: AttachedBy | None = None
-    persistent_volume_claim_info: ClaimName | None = None
+    hotplug_volume: HotplugVolumeStatus | None = None
+    persistent_volume_claim_info: ClaimSource | None = None
 
     @property
     def claim(self) -> str:
@@ -61,7 +54,7 @@ class InstanceStatus(Record):
     node_name: str = ""
     conditions: list[dict[str, Any]] = []
     active_pods: dict[str, str] = {}
-    phase_transition_timestamps: list[Transition] = []
+    phase_transition_timestamps: list[PhaseTransitionTimestamp] = []
     virtual_machine_revision_name: str = ""
     evacuation_node_name: str = ""
     migration_state: VirtualMachineInstanceMigrationState | None = None
@@ -131,6 +124,11 @@ class Instance(Whole):
         return self.metadata.labels.get(names.HANDLER_POOL, "")
 
     @property
+    def outdated(self) -> bool:
+        """Its launcher image is not the one that it would get now."""
+        return names.OUTDATED_LAUNCHER_IMAGE in self.metadata.labels
+
+    @property
     def plugs(self) -> bool:
         """Whether volumes of it are, were or are to be plugged in."""
         return bool(self.spec.plugged or any(status.hotplug_volume for status in self.status.volume_status))
@@ -164,6 +162,12 @@ class Instance(Whole):
                 "conditions": self.status.conditions,
             },
         }
+
+
+def claim_keys(vmi: Instance) -> list[str]:
+    """An index of VMIs: the claims that a VMI waits for or uses."""
+    state = [claim_name(vmi.name)] if vmi.spec.keeps_state else []
+    return [f"{vmi.namespace}/{claim}" for claim in (*vmi.spec.claims.values(), *state)]
 
 
 _decode_instance = whole(Instance, lambda vmi: vmi.unprocessed)

@@ -6,29 +6,18 @@ from typing import Any
 
 import msgspec
 
+from virtfleet.api.devices import TPMDevice
+from virtfleet.api.disks import ClaimSource, DataVolumeSource, EphemeralVolumeSource
+from virtfleet.api.domainspec import Bootloader
+from virtfleet.api.networks import MultusNetwork
 from virtfleet.controller.records.kept import Record
-
-
-class Named(Record):
-    name: str = ""
-    hotpluggable: bool | None = None
-
-
-class ClaimName(Record):
-    claim_name: str = ""
-    read_only: bool | None = None
-    hotpluggable: bool | None = None
-
-
-class Ephemeral(Record):
-    persistent_volume_claim: ClaimName | None = None
 
 
 class Volume(Record):
     name: str = ""
-    persistent_volume_claim: ClaimName | None = None
-    data_volume: Named | None = None
-    ephemeral: Ephemeral | None = None
+    persistent_volume_claim: ClaimSource | None = None
+    data_volume: DataVolumeSource | None = None
+    ephemeral: EphemeralVolumeSource | None = None
 
     @property
     def claim(self) -> str:
@@ -59,14 +48,9 @@ class Volumes(Record):
         return {volume.name: volume.claim for volume in self.volumes if volume.plugged}
 
 
-class Multus(Record):
-    network_name: str = ""
-    default: bool | None = None
-
-
 class Network(Record):
     name: str = ""
-    multus: Multus | None = None
+    multus: MultusNetwork | None = None
 
 
 class Interface(Record):
@@ -74,25 +58,12 @@ class Interface(Record):
     state: str = ""
 
 
-class Tpm(Record):
-    enabled: bool | None = None
-    persistent: bool | None = None
-
-
-class Efi(Record):
-    persistent: bool | None = None
-
-
-class Bootloader(Record):
-    efi: Efi | None = None
-
-
 class Firmware(Record):
     bootloader: Bootloader | None = None
 
 
 class Devices(Record):
-    tpm: Tpm | None = None
+    tpm: TPMDevice | None = None
     gpus: list[dict[str, Any]] = []
     host_devices: list[dict[str, Any]] = []
     interfaces: list[Interface] = []

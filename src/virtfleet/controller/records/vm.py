@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from virtfleet.api import names
+from virtfleet.api.vm import VirtualMachineStartFailure, VirtualMachineStateChangeRequest
 from virtfleet.controller.records.instance import Migrated
 from virtfleet.controller.records.kept import Record, Whole, whole
 from virtfleet.controller.records.machine import Machine
@@ -42,18 +43,6 @@ class VmSpec(Record):
     data_volume_templates: list[dict[str, Any]] = []
 
 
-class Request(Record):
-    action: str = ""
-    uid: str | None = None
-    data: dict[str, str] = {}
-
-
-class StartFailure(Record):
-    consecutive_fail_count: int = 0
-    last_failed_vmi_uid: str = msgspec.field(default="", name="lastFailedVMIUID")
-    retry_after_timestamp: str = ""
-
-
 class VolumeMigrationState(Record):
     migrated_volumes: list[Migrated] = []
 
@@ -67,9 +56,9 @@ class VmStatus(Record):
     instancetype_ref: dict[str, Any] | None = None
     preference_ref: dict[str, Any] | None = None
     run_strategy: str = ""
-    state_change_requests: list[Request] = []
+    state_change_requests: list[VirtualMachineStateChangeRequest] = []
     volume_requests: list[dict[str, Any]] = []
-    start_failure: StartFailure | None = None
+    start_failure: VirtualMachineStartFailure | None = None
     volume_update_state: VolumeUpdateState | None = None
 
 
@@ -104,6 +93,11 @@ class ReplicaSet(Whole):
     """A replica set of VMIs."""
 
     resource = VMI_REPLICA_SETS
+
+
+def claim_keys(vm: Vm) -> list[str]:
+    """An index of VMs: the claims of their volumes."""
+    return [f"{vm.namespace}/{claim}" for claim in vm.spec.template.spec.claims.values()]
 
 
 decode_vm = whole(Vm)

@@ -18,21 +18,16 @@ from virtfleet.controller import lifecycle
 from virtfleet.controller.migration import queue, retries
 from virtfleet.controller.migration.queue import Limits, Place
 from virtfleet.controller.migration.records import UNFINISHED, Migration, migration_of
-from virtfleet.controller.pods import LauncherPods
 from virtfleet.controller.records.instance import Instance
+from virtfleet.controller.shared import ALL, Part, Shared
 from virtfleet.controller.workloads.outlook import Fate, Outlook, Strategy, outlook
 from virtfleet.installation import Installation
-from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
-from virtfleet.kube.events import Recorder
-from virtfleet.kube.resource import PODS, VMI_MIGRATIONS, VMIS, Obj
+from virtfleet.kube.resource import PODS, Obj
 
 logger = logging.getLogger(__name__)
 
-OUTDATED = "outdated"
-"""An index of VMIs: those with the label."""
 PREFIX = "kubevirt-workload-update-"
 PRIORITY = "system-critical"  # KubeVirt's for updates
 GATHERED = 1.0  # seconds for which changes are gathered before VMs are looked at
@@ -41,24 +36,14 @@ LOOK_AGAIN = 30.0  # seconds after which VMs are looked at that could do nothing
 Due = tuple[Instance, Outlook]
 
 
-def outdated(vmi: Instance) -> list[str]:
-    return [OUTDATED] if names.OUTDATED_LAUNCHER_IMAGE in vmi.metadata.labels else []
-
-
-def _considered(vmi: Instance) -> bool:
-    return vmi.phase == Phase.RUNNING and not vmi.deleting
-
-
-class Marks:
+class Marks(Part):
     """Labels VMIs whose launcher image is not the one that they would get now."""
 
-    def __init__(self, api: KubeApi, *, instances: Cache[Instance], installations: Cache[Installation]) -> None:
-        self._api = api
-        self._instances = instances
-        self._installations = installations
-        self.controller = Controller("outdated-launchers", self.reconcile, [installations], workers=4)
-        self.controller.follow(instances)
-        installations.on_change(self._changed)
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
+        self.controller = Controller("outdated-launchers", self.reconcile, [self._installations], workers=4)
+        self.controller.follow(self._instances)
+        self._installations.on_change(self._changed)
 
     def _changed(self, _key: str, old: Installation | None, new: Installation | None) -> None:
         if old is None or new is None or old.spec != new.spec:
@@ -74,34 +59,22 @@ class Marks:
         if vmi.metadata.labels.get(names.OUTDATED_LAUNCHER_IMAGE) != label:
             patch = {"metadata": {"uid": vmi.uid, "labels": {names.OUTDATED_LAUNCHER_IMAGE: label}}}
             with ignoring(is_not_found, is_conflict):
-                self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
+                await self._instances.change(vmi.key, patch)
 
 
-class Updates:
+class Updates(Part):
     """Migrates and evicts what is outdated."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        recorder: Recorder,
-        *,
-        instances: Cache[Instance],
-        launchers: LauncherPods,
-        migrations: Cache[Migration],
-        installations: Cache[Installation],
-    ) -> None:
-        self._api = api
-        self._recorder = recorder
-        self._instances = instances
-        self._pods = launchers
-        self._migrations = migrations
-        self._installations = installations
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
         self._evicted: dict[str, float] = {}  # scope of a strategy -> when a batch of it was last evicted
         self._began = time.monotonic()
-        self.controller = Controller("workload-update", self.reconcile, [instances, launchers.cache, migrations])
-        self.controller.follow(installations)
-        instances.on_change(lambda _, old, new: self._look_soon() if _marked(old) or _marked(new) else None)
-        migrations.on_change(lambda *_: self._look_soon())
+        self.controller = Controller(
+            "workload-update", self.reconcile, [self._instances, self._pods.cache, self._migrations]
+        )
+        self.controller.follow(self._installations)
+        self._instances.on_change(lambda _, *both: self._look_soon() if any(v and v.outdated for v in both) else None)
+        self._migrations.on_change(lambda *_: self._look_soon())
 
     def _look_soon(self) -> None:
         for key in self._installations.keys():  # noqa: SIM118
@@ -116,8 +89,9 @@ class Updates:
         if not settings.settled:
             return None  # the operator will say when it is
         due: dict[Fate, list[Due]] = {fate: [] for fate in Fate}
-        for vmi in self._instances.by_index(OUTDATED, OUTDATED):
-            if _considered(vmi) and (found := outlook(vmi.essence(), settings)):
+        for vmi in self._instances.by_index("outdated", ALL):
+            running = vmi.phase == Phase.RUNNING and not vmi.deleting
+            if running and (found := outlook(vmi.essence(), settings)):
                 due[found.fate].append((vmi, found))
         await self._move(due[Fate.MOVES], settings)
         waits = await self._restart(due[Fate.RESTARTS])
@@ -136,8 +110,7 @@ class Updates:
             with_handlers = state is not None and state.migration_uid == migration.uid
             if (wanted and wanted.strategy.migrate) or with_handlers:
                 continue
-            with ignoring(is_not_found, is_conflict):
-                await self._api.delete(VMI_MIGRATIONS, migration.name, migration.namespace, uid=migration.uid)
+            if await self._migrations.remove(migration.key, migration.uid):
                 said = f"Deleted migration {migration.name}: its launcher is not to be updated any more"
                 self._recorder.normal(vmi.reference, "SuccessfulChangeAbortion", said)
 
@@ -145,7 +118,7 @@ class Updates:
 
     async def _move(self, due: list[Due], settings: Installation) -> None:
         """Make as many migrations as can begin at once; more would only stand in the way of others."""
-        now, limits = time.time(), settings.migrations
+        now = time.time()
         busy = [
             Place(m.key, m.vmi_key, vmi.status.node_name if (vmi := self._instances.get(m.vmi_key)) else "")
             for m in self._migrations.by_index(UNFINISHED, UNFINISHED)
@@ -153,8 +126,7 @@ class Updates:
         failed = {vmi.key: self._failures(vmi) for vmi, _ in due}
         ready = {vmi.key: vmi for vmi, _ in due if retries.pause_ends(failed[vmi.key]) <= now}
         places = [Place(key, key, vmi.status.node_name, len(failed[key])) for key, vmi in ready.items()]
-        room = Limits(limits.parallel_migrations_per_cluster or 0, limits.parallel_outbound_migrations_per_node or 0)
-        for key in queue.next_to_begin(places, busy, room):
+        for key in queue.next_to_begin(places, busy, Limits.of(settings.migrations)):
             await self._migrate(ready[key])
 
     def _failures(self, vmi: Instance) -> list[Migration]:
@@ -168,14 +140,13 @@ class Updates:
         last = next((m.uid for m in retries.newest_first(ended)), vmi.uid)
         migration = migration_of(vmi, f"{PREFIX}{last}", priority=PRIORITY, annotations={names.WORKLOAD_UPDATE: ""})
         try:
-            made = await self._api.create(VMI_MIGRATIONS, migration)
+            made = await self._migrations.create(migration)
         except ApiError as error:
             if not is_already_exists(error):
                 said = f"Error creating a Migration for automated workload update: {error.message}"
                 self._recorder.warning(vmi.reference, "FailedCreate", said)
             return
-        self._migrations.observe(made)
-        said = f"Created Migration {made['metadata']['name']} for automated workload update"
+        said = f"Created Migration {made.name} for automated workload update"
         self._recorder.normal(vmi.reference, "SuccessfulCreate", said)
 
     # -- by eviction
@@ -197,7 +168,7 @@ class Updates:
 
     async def _evict(self, vmi: Instance) -> None:
         pod = lifecycle.current_pod(vmi, self._pods.of(vmi.uid))
-        if pod is None or pod.deleting or self._migrating(vmi):
+        if pod is None or pod.deleting or self._moving(vmi):
             return
         eviction: Obj = {
             "apiVersion": "policy/v1",
@@ -214,10 +185,3 @@ class Updates:
             return
         said = "Initiated eviction of VMI as part of automated workload update"
         self._recorder.normal(vmi.reference, "SuccessfulEvict", said)
-
-    def _migrating(self, vmi: Instance) -> bool:
-        return any(not migration.final for migration in self._migrations.by_index("vmi", vmi.key))
-
-
-def _marked(vmi: Instance | None) -> bool:
-    return vmi is not None and bool(outdated(vmi))

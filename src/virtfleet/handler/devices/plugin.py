@@ -94,9 +94,6 @@ class Plugin:
             yield message("ListAndWatchResponse", devices=[_device(name, unit) for name, unit in self._units.items()])
             await news.wait()
 
-    async def GetPreferredAllocation(self, request: Any, context: Any) -> Any:
-        return message("PreferredAllocationResponse")
-
     async def Allocate(self, request: Any, context: Any) -> Any:
         answers = []
         for wanted in request.container_requests:
@@ -109,9 +106,6 @@ class Plugin:
                 )
             answers.append(self._allocation(present))
         return message("AllocateResponse", container_responses=answers)
-
-    async def PreStartContainer(self, request: Any, context: Any) -> Any:
-        return message("PreStartContainerResponse")
 
     def _allocation(self, units: list[Unit]) -> Any:
         nodes = dict.fromkeys(node for unit in units for node in unit.nodes)

@@ -34,11 +34,6 @@ T = TypeVar("T")
 class Collection(Cache[T]):
     """The objects of one kind. That one is gone, or has made room for another of its name, is no failure."""
 
-    async def create(self, obj: Obj, namespace: str | None = None) -> Obj:
-        answer = await self._api.create(self.resource, obj, namespace)
-        self.observe(answer)
-        return answer
-
     async def find(self, key: str) -> Obj | None:
         """The object as the server has it now, or None."""
         return await find(self._api, self.resource, key)
@@ -73,14 +68,6 @@ class Collection(Cache[T]):
             return obj
         patch = {"status": status}
         return await self.patch(key_of(obj), patch, how=Patch.MERGE, subresource="status") or obj
-
-    async def remove(self, key: str, uid: str, *, grace: int | None = None) -> None:
-        """Delete this very object, if it is still there."""
-        namespace, name = split_key(key)
-        with ignoring(is_not_found, is_conflict):
-            answer = await self._api.delete(self.resource, name, namespace, grace=grace, uid=uid)
-            if answer.get("kind") != "Status":
-                self.observe(answer)
 
 
 async def find(api: KubeApi, res: Resource, key: str) -> Obj | None:
@@ -163,7 +150,7 @@ class PodControl:
                 self.recorder.warning(event, "FailedCreate", f"Error creating: {error.message}")
                 raise
             for each in made:
-                self.recorder.normal(event, "SuccessfulCreate", f"Created pod: {each['metadata']['name']}")
+                self.recorder.normal(event, "SuccessfulCreate", f"Created pod: {each.name}")
             wanted, batch = wanted[batch:], batch * 2
 
     async def delete(self, owner: Obj, doomed: Sequence[Pod]) -> None:

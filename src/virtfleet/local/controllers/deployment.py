@@ -165,7 +165,7 @@ class Deployments:
     async def _create_set(self, deployment: Obj, wanted: Obj) -> Obj:
         name, size = wanted["metadata"]["name"], wanted["spec"]["replicas"]
         try:
-            created = await self._sets.create(wanted, deployment["metadata"]["namespace"])
+            created: Obj = await self._sets.create(wanted, deployment["metadata"]["namespace"])
         except ApiError as error:
             message = f'Failed to create new replica set "{name}": {error.message}'
             self._recorder.warning(about(deployment, DEPLOYMENTS), "ReplicaSetCreateError", message)

@@ -1,22 +1,22 @@
 """The API for those who live in the server's own process: no TLS, no second encoding, the same rules.
 
-Implements `kube.api.KubeApi` on top of `Operations`, so that the local scheduler and workload controllers are written
+`kube.api.KubeApi` on top of `Operations`, so that the local scheduler and workload controllers are written
 like any other component. Requests pass admission but no authorizer: this process holds the store anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
 
-from virtfleet.kube.api import Page, Patch, WatchEvent
+from virtfleet.kube.api import KubeApi, Page, Patch, WatchEvent
 from virtfleet.kube.resource import Obj, Resource
 from virtfleet.local.apiserver.kinds.registry import Kind
 from virtfleet.local.apiserver.objects import refusals
-from virtfleet.local.apiserver.objects.deletion import DeleteOptions
+from virtfleet.local.apiserver.objects.deletion import DeleteOptions, parse_options
 from virtfleet.local.apiserver.objects.listing import Paging
 from virtfleet.local.apiserver.objects.operations import Call, Operations, served
 from virtfleet.local.apiserver.objects.selection import Selection, select
@@ -24,21 +24,13 @@ from virtfleet.local.apiserver.objects.watching import bookmark
 from virtfleet.local.apiserver.rights.access import MASTER, User
 from virtfleet.local.apiserver.serving.streams import BOOKMARK_SECONDS
 
-_decoded: Callable[[bytes], Obj] = orjson.loads
 
-
-class InProcessApi:
+class InProcessApi(KubeApi):
     """KubeApi without a network."""
 
     def __init__(self, operations: Operations, user: User = MASTER) -> None:
         self._operations = operations
         self._user = user
-
-    async def get(
-        self, res: Resource, name: str, namespace: str | None = None, *, subresource: str | None = None
-    ) -> Obj:
-        """One object."""
-        return _decoded(self._operations.get(*self._place(res, namespace), name, subresource or ""))
 
     async def pages(
         self, res: Resource, namespace: str | None = None, *, labels: str = "", fields: str = "", limit: int = 500
@@ -52,11 +44,6 @@ class InProcessApi:
             items = [served(kind, record.data) for record in listing.records]
             yield Page(items, str(listing.revision), listing.token)
             paging = Paging(limit, listing.token) if listing.token else None
-
-    async def list(self, res: Resource, namespace: str | None = None, *, labels: str = "") -> list[Obj]:
-        """All of them."""
-        pages = self.pages(res, namespace, labels=labels, limit=0)
-        return [orjson.loads(item) async for page in pages for item in page.items]
 
     @asynccontextmanager
     async def watch(
@@ -88,67 +75,42 @@ class InProcessApi:
         finally:
             watchers.close(watcher)
 
-    async def create(
+    async def _ask(
         self,
+        verb: str,
         res: Resource,
-        obj: Obj,
-        namespace: str | None = None,
+        namespace: str | None,
+        name: str | None,
+        subresource: str | None,
+        body: Any = None,
         *,
-        name: str | None = None,
-        subresource: str | None = None,
+        how: Patch | None = None,
         dry_run: bool = False,
     ) -> Obj:
-        """Make an object, or post to something that stores nothing."""
-        kind, where = self._place(res, namespace or obj.get("metadata", {}).get("namespace"))
-        call, own = Call(self._user, dry_run), _decoded(orjson.dumps(obj))
-        if (res.group, res.plural, subresource or "") in self._operations.posts:
-            return await self._operations.post(kind, where, name or "", subresource or "", own, call)
-        return _decoded(await self._operations.create(kind, where, own, call))
-
-    async def replace(self, res: Resource, obj: Obj, *, subresource: str | None = None) -> Obj:
-        """Write the whole object."""
-        meta, call = obj["metadata"], Call(self._user)
-        kind, where = self._place(res, meta.get("namespace"))
-        return _decoded(await self._operations.update(kind, where, meta["name"], obj, call, subresource or ""))
-
-    async def patch(
-        self,
-        res: Resource,
-        name: str,
-        patch: Any,
-        namespace: str | None = None,
-        *,
-        how: Patch = Patch.MERGE,
-        subresource: str | None = None,
-        dry_run: bool = False,
-    ) -> Obj:
-        """Change a part."""
-        (kind, where), call, body = self._place(res, namespace), Call(self._user, dry_run), orjson.dumps(patch)
-        return _decoded(await self._operations.patch(kind, where, name, how, body, call, subresource or ""))
-
-    async def delete(
-        self,
-        res: Resource,
-        name: str,
-        namespace: str | None = None,
-        *,
-        grace: int | None = None,
-        propagation: str | None = None,
-        uid: str | None = None,
-        resource_version: str | None = None,
-    ) -> Obj:
-        """Delete one object."""
-        options = DeleteOptions(grace, propagation, uid, resource_version)
-        _, data = await self._operations.delete(*self._place(res, namespace), name, options, Call(self._user))
-        return _decoded(data)
+        kind, call, operations = self._kind(res), Call(self._user, dry_run), self._operations
+        where, name, part = (namespace or "") if res.namespaced else "", name or "", subresource or ""
+        sent = orjson.dumps(body)  # what the caller keeps stays as it is
+        match verb:
+            case "get":
+                data = operations.get(kind, where, name, part)
+            case "create" if (res.group, res.plural, part) in operations.posts:
+                return await operations.post(kind, where, name, part, orjson.loads(sent), call)
+            case "create":
+                data = await operations.create(kind, where, orjson.loads(sent), call)
+            case "update":
+                data = await operations.update(kind, where, name, body, call, part)
+            case "patch":
+                data = await operations.patch(kind, where, name, how or Patch.MERGE, sent, call, part)
+            case _:
+                options, _ = parse_options(body, {})
+                _, data = await operations.delete(kind, where, name, options, call)
+        answer: Obj = orjson.loads(data)
+        return answer
 
     async def delete_collection(self, res: Resource, namespace: str | None = None) -> None:
         """Delete all of them."""
         selection = Selection(self._kind(res), namespace or None)
         await self._operations.delete_collection(selection, DeleteOptions(), Call(self._user))
-
-    def _place(self, res: Resource, namespace: str | None) -> tuple[Kind, str]:
-        return self._kind(res), (namespace or "") if res.namespaced else ""
 
     def _kind(self, res: Resource) -> Kind:
         kind = self._operations.kinds.find(res.group, res.version, res.plural)

@@ -11,69 +11,113 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from virtfleet.api import names
-from virtfleet.api.names import MigrationPhase
-from virtfleet.controller.evacuation import leaving
-from virtfleet.controller.evacuation.leaving import Wait
+from virtfleet.api import conditions, names
+from virtfleet.api.names import MigrationPhase, Phase, VMICondition
 from virtfleet.controller.launcherpod import LauncherPod
 from virtfleet.controller.migration import queue, retries
 from virtfleet.controller.migration.controller import Migrations
-from virtfleet.controller.migration.records import UNFINISHED, Migration
-from virtfleet.controller.pods import LauncherPods, owners
+from virtfleet.controller.migration.queue import Limits, Place
+from virtfleet.controller.migration.records import UNFINISHED, Migration, migration_of
+from virtfleet.controller.pods import owners
 from virtfleet.controller.records.cluster import NodeRecord
 from virtfleet.controller.records.instance import Instance
-from virtfleet.installation import Installation, in_force
-from virtfleet.kube.api import KubeApi
-from virtfleet.kube.cache import Cache
+from virtfleet.controller.shared import ALL, Part, Shared
 from virtfleet.kube.controller import Controller
-from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_conflict, is_not_found
-from virtfleet.kube.events import Recorder, Reference
-from virtfleet.kube.resource import NODES, VMI_MIGRATIONS, VMIS, VMS
+from virtfleet.kube.errors import ApiError, ignoring, is_already_exists, is_not_found
+from virtfleet.kube.events import Reference
+from virtfleet.kube.resource import VMS, Obj
 
 logger = logging.getLogger(__name__)
 
-_ALL = "all"
 WAITING, CANCELLED = "EvacuationWaiting", "EvacuationCancelled"
-NODE_INDEXES = {
-    "drained": lambda node: [_ALL] if node.metadata.annotations.drained else [],
-    "taint": lambda node: [taint.key for taint in node.spec.taints if taint.effect == "NoSchedule"],
-}
+CRITICAL, MAINTENANCE = "system-critical", "system-maintenance"
 
 
-class Evacuations:
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why a VM does not leave yet. Each `kind` is said once."""
+
+    kind: str
+    message: str = ""
+    """For people; empty where it goes without saying."""
+    seconds: float | None = None
+    """After which it is over, where no change of an object tells."""
+
+
+def wait(vmi: Instance, strategy: str, migrations: Sequence[Migration], pods: int, paused: float) -> Wait | None:
+    """What a VM waits for that is to leave; None where a migration could be made now.
+
+    `paused` are the seconds that are left since something went wrong with its last migration.
+    """
+    node = vmi.status.node_name
+    if strategy == "External":
+        return Wait("external", f"it is to leave node {node}, and whoever manages it has to move or stop it")
+    if strategy not in ("LiveMigrate", "LiveMigrateIfPossible") or vmi.phase != Phase.RUNNING:
+        return Wait("nothing")
+    if not vmi.migratable:
+        fixed = conditions.find(vmi.status.conditions, VMICondition.LIVE_MIGRATABLE) or {}
+        why = f"{fixed.get('reason') or 'unknown'}: {fixed.get('message') or 'nobody has said yet whether it can'}"
+        message = f"it is to leave node {node} and cannot migrate, {why}; stop the VM to let the drain go on"
+        return Wait("fixed", message if strategy == "LiveMigrate" else "")
+    if any(not m.final for m in migrations) or pods > 1:
+        return Wait("moving")
+    if paused > 0:
+        why = _last_failure(migrations) or "its migration was deleted or refused"
+        again = f"tried again after pauses of up to {retries.LONGEST_PAUSE:.0f} s"
+        return Wait("failed", f"it is to leave node {node} and did not: {why}; {again}", paused)
+    return None
+
+
+def crowded(vmi: Instance, begun: Sequence[Place], limits: Limits) -> Wait:
+    """Why it is not the turn of a VM that could migrate."""
+    node = vmi.status.node_name
+    leaving = sum(place.node == node for place in begun)
+    if leaving >= limits.node:
+        what = f"{limits.node} VMs leave the node at one time (parallelOutboundMigrationsPerNode)"
+    else:
+        what = f"{limits.cluster} VMs migrate in the cluster at one time (parallelMigrationsPerCluster)"
+    return Wait("crowded", f"it is to leave node {node} and waits for others: {what}")
+
+
+def _last_failure(migrations: Sequence[Migration]) -> str:
+    states = (m.status.migration_state for m in retries.newest_first(migrations) if m.metadata.annotations.evacuation)
+    return next((state.failure_reason for state in states if state and state.failure_reason), "")
+
+
+def place(vmi: Instance, now: float) -> Place:
+    """The place in the queue that a migration would have."""
+    return Place(f"vmi:{vmi.key}", vmi.key, vmi.status.node_name, now, _priority(vmi))
+
+
+def _priority(vmi: Instance) -> str:
+    return MAINTENANCE if vmi.metadata.annotations.eviction_source == names.DESCHEDULER else CRITICAL
+
+
+def migration(vmi: Instance, migrations: Sequence[Migration]) -> Obj:
+    """The migration that takes a VM off its node."""
+    attempt = retries.attempt(migrations, vmi.uid, vmi.status.node_name)
+    annotations = {names.EVACUATION: vmi.status.node_name}
+    return migration_of(vmi, f"kubevirt-evacuation-{attempt}", priority=_priority(vmi), annotations=annotations)
+
+
+class Evacuations(Part):
     """The controller. `migrating` knows how many migrations there are, and may be."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        recorder: Recorder,
-        migrating: Migrations,
-        *,
-        migrations: Cache[Migration],
-        instances: Cache[Instance],
-        launchers: LauncherPods,
-        nodes: Cache[NodeRecord],
-        installations: Cache[Installation],
-    ) -> None:
-        self._api = api
-        self._recorder = recorder
+    def __init__(self, shared: Shared, migrating: Migrations) -> None:
+        super().__init__(shared)
         self._migrating = migrating
-        self._migrations = migrations
-        self._instances = instances
-        self._pods = launchers
-        self._nodes = nodes
-        self._installations = installations
         self._announced: dict[str, set[str]] = {}  # UID of a VMI -> what it was said to wait for
         self._setbacks: dict[str, float] = {}  # key of a VMI -> when a migration of it came to nothing
         self.controller = Controller("evacuation", self.reconcile)
-        self.controller.follow(instances, lambda vmi: [_ALL] if self._concerns(vmi) else [])
-        self.controller.follow(migrations, lambda _: [_ALL])
-        self.controller.follow(launchers.cache, self._of_pod)
-        self.controller.follow(nodes, self._of_node)
-        self.controller.follow(installations, lambda _: [_ALL])
-        migrations.on_change(self._deleted)
+        self.controller.follow(self._instances, lambda vmi: [ALL] if self._concerns(vmi) else [])
+        self.controller.follow(self._migrations, lambda _: [ALL])
+        self.controller.follow(self._pods.cache, self._of_pod)
+        self.controller.follow(self._nodes, lambda node: [ALL] if node.drained or node.spec.taints else [])
+        self.controller.follow(self._installations, lambda _: [ALL])
+        self._migrations.on_change(self._deleted)
 
     async def reconcile(self, _: str) -> float | None:
         """Move what is to leave and can, and say what the others wait for."""
@@ -90,46 +134,37 @@ class Evacuations:
                 ready.append(vmi)
         waiting, active = self._migrating.places()
         limits = self._migrating.limits
-        places = {vmi.key: leaving.place(vmi, now) for vmi in ready}
+        places = {vmi.key: place(vmi, now) for vmi in ready}
         waiting += places.values()
         chosen = {*queue.next_to_begin(waiting, active, limits)}
         begun = [*active, *(place for place in waiting if place.key in chosen)]
         for vmi in ready:
             if places[vmi.key].key not in chosen:
-                self._tell(vmi, leaving.crowded(vmi, begun, limits))
+                self._tell(vmi, crowded(vmi, begun, limits))
             elif not await self._begin(vmi):
                 again.append(retries.FIRST_PAUSE)
         return min(again, default=None)
 
     # -- who leaves
 
+    @property
+    def _drain_taint(self) -> str:
+        return self._settings.migrations.node_drain_taint_key or ""
+
     def _leaving(self) -> list[Instance]:
-        marked = self._instances.by_index("leaves", _ALL)
-        tainted = [vmi for node in self._tainted() for vmi in self._instances.by_index("node", node.name)]
+        marked = self._instances.by_index("leaves", ALL)
+        nodes = self._nodes.by_index("taint", self._drain_taint)
+        tainted = [vmi for node in nodes for vmi in self._instances.by_index("node", node.name)]
         known = {vmi.key: vmi for vmi in (*marked, *tainted)}
         return [known[key] for key in sorted(known) if not known[key].final and not known[key].deleting]
 
-    @property
-    def _settings(self) -> Installation:
-        return in_force(self._installations.list())
-
-    def _tainted(self) -> list[NodeRecord]:
-        return self._nodes.by_index("taint", self._settings.migrations.node_drain_taint_key)
-
-    def _is_tainted(self, name: str) -> bool:
-        node = self._nodes.get(name)
-        return node is not None and node.tainted(self._settings.migrations.node_drain_taint_key, "NoSchedule")
-
     def _concerns(self, vmi: Instance) -> bool:
-        return vmi.leaves or self._is_tainted(vmi.status.node_name)
+        node = self._nodes.get(vmi.status.node_name)
+        return vmi.leaves or (node is not None and node.tainted(self._drain_taint, "NoSchedule"))
 
     def _of_pod(self, pod: LauncherPod) -> list[str]:
         vmis = (self._instances.get(key) for key in owners(pod))
-        return [_ALL] if any(vmi and self._concerns(vmi) for vmi in vmis) else []
-
-    def _of_node(self, node: NodeRecord) -> list[str]:
-        matters = node.spec.unschedulable or node.metadata.annotations.drained or node.spec.taints
-        return [_ALL] if matters else []
+        return [ALL] if any(vmi and self._concerns(vmi) for vmi in vmis) else []
 
     def _deleted(self, _key: str, old: Migration | None, new: Migration | None) -> None:
         """Whoever deletes a migration of a drain does not want to see the next one at once."""
@@ -139,22 +174,23 @@ class Evacuations:
     def _wait(self, vmi: Instance, now: float) -> Wait | None:
         migrations = self._migrations.by_index("vmi", vmi.key)
         pods = sum(not pod.ended for pod in self._pods.of(vmi.uid))
-        paused = retries.pause_ends(leaving.failures(migrations), self._setbacks.get(vmi.key, 0.0)) - now
+        failed = retries.failures(migrations, lambda m: bool(m.metadata.annotations.evacuation))
+        paused = retries.pause_ends(failed, self._setbacks.get(vmi.key, 0.0)) - now
         if paused <= 0:
             self._setbacks.pop(vmi.key, None)
         strategy = vmi.spec.eviction_strategy or self._settings.eviction_strategy
-        return leaving.wait(vmi, strategy, migrations, pods, paused)
+        return wait(vmi, strategy, migrations, pods, paused)
 
     # -- nodes that are drained, and no longer
 
     async def _look_at_nodes(self) -> None:
         """Note which nodes are drained, and let VMs stay where that is over."""
-        marked = {vmi.status.node_name for vmi in self._instances.by_index("leaves", _ALL)}
+        marked = {vmi.status.node_name for vmi in self._instances.by_index("leaves", ALL)}
         for name in sorted(marked):
             node = self._nodes.get(name)
             if node and node.spec.unschedulable and not node.metadata.annotations.drained:
                 await self._note(node, "true")
-        for node in self._nodes.by_index("drained", _ALL):
+        for node in self._nodes.by_index("drained", ALL):
             if not node.spec.unschedulable:
                 await self._stay(self._instances.by_index("node", node.name), f"node {node.name} was uncordoned")
                 await self._note(node, None)
@@ -162,16 +198,14 @@ class Evacuations:
     async def _note(self, node: NodeRecord, drained: str | None) -> None:
         note = {"metadata": {"annotations": {names.DRAINED: drained}}}
         with ignoring(is_not_found):
-            self._nodes.observe(await self._api.patch(NODES, node.name, note))
+            await self._nodes.change(node.name, note)
 
     async def _stay(self, vmis: Iterable[Instance], why: str) -> None:
         for vmi in vmis:
             if not vmi.leaves:
                 continue
-            seen = {"resourceVersion": vmi.metadata.resource_version, "uid": vmi.uid}
-            patch = {"metadata": seen, "status": {"evacuationNodeName": None}}
             with ignoring(is_not_found):
-                self._instances.observe(await self._api.patch(VMIS, vmi.name, patch, vmi.namespace))
+                await self._patch_instance(vmi, {"status": {"evacuationNodeName": None}})
                 self._event(vmi, CANCELLED, f"it stays: {why}")
 
     async def _withdraw(self) -> None:
@@ -181,19 +215,18 @@ class Evacuations:
             vmi = self._instances.get(migration.vmi_key)
             if not node or migration.deleting or vmi is None or vmi.migrating:
                 continue
-            if vmi.status.node_name == node and not self._concerns(vmi):
-                with ignoring(is_not_found, is_conflict):
-                    await self._api.delete(VMI_MIGRATIONS, migration.name, migration.namespace, uid=migration.uid)
-                    self._event(vmi, CANCELLED, f"Deleted Migration {migration.name}: the VM need not leave {node}")
+            stays = vmi.status.node_name == node and not self._concerns(vmi)
+            if stays and await self._migrations.remove(migration.key, migration.uid):
+                self._event(vmi, CANCELLED, f"Deleted Migration {migration.name}: the VM need not leave {node}")
 
     # -- moving
 
     async def _begin(self, vmi: Instance) -> bool:
         """Make the migration. The server may know better; others are not held up by that."""
-        wanted = leaving.migration(vmi, self._migrations.by_index("vmi", vmi.key))
+        wanted = migration(vmi, self._migrations.by_index("vmi", vmi.key))
         try:
             with ignoring(is_already_exists):  # made by somebody else, or about to be seen
-                self._migrations.observe(await self._api.create(VMI_MIGRATIONS, wanted))
+                await self._migrations.create(wanted)
                 self._event(vmi, "SuccessfulCreate", f"Created Migration {wanted['metadata']['name']}")
         except ApiError as error:
             logger.warning("no migration for VMI %s: %s", vmi.key, error.message)
