@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,6 +20,31 @@ SCRIPTS = Path(guestimage.__file__).parent / "guest"
 def test_the_disk_is_small_and_kept_in_the_cache() -> None:
     assert guest().disk.stat().st_size < 40 << 20
     assert guestimage.build(guestimage.default_cache()).cached
+
+
+def test_apt_is_asked_again_when_its_lists_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def answer() -> dict[str, str]:
+        asked.append("")
+        return {"kernel": str(len(asked))}
+
+    def build(work: Path, packages: list[str]) -> None:
+        (work / "finished").mkdir()
+
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    monkeypatch.setattr(guestimage, "_LISTS", str(lists))
+    monkeypatch.setattr(guestimage, "_versions", answer)
+    monkeypatch.setattr(guestimage, "_build", build)
+    first = guestimage.build(tmp_path / "cache")
+    again = guestimage.build(tmp_path / "cache")
+    assert (first.cached, again.cached, again.image, len(asked)) == (False, True, first.image, 1)
+    os.utime(lists, ns=(1, 1))
+    assert guestimage.build(tmp_path / "cache").image != first.image
+    assert len(asked) == 2
+    shutil.rmtree(tmp_path / "cache")  # whatever was noted there goes with it
+    assert not guestimage.build(tmp_path / "cache").cached
 
 
 @pytest.mark.skipif(not shutil.which("skopeo"), reason="needs skopeo")

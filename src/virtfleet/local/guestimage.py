@@ -17,6 +17,7 @@ import stat
 import struct
 import subprocess
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,8 +54,11 @@ _MODULES = (
 _ON_DEMAND = ("efivarfs",)  # those that people load themselves: not every guest has what they are for
 _COMMAND_LINE = (
     "console=tty0 console=ttyS0 quiet panic=5 mitigations=off random.trust_cpu=on memhp_default_state=online"
-    " cryptomgr.notests"  # the kernel's tests of its ciphers are a tenth of what booting takes on an emulated CPU
     " no_timer_check"  # an emulated CPU that waits for its turn meanwhile looks like one without a timer, and panics
+    # What nobody needs here, and what is a fifth of an emulated CPU's work until the guest is up: tests of ciphers,
+    # keys of modules, and what is there for tracing.
+    " cryptomgr.notests initcall_blacklist=crypto_kdf108_init,load_system_certificate_list,init_encrypted,init_ima,"
+    "init_kprobe_trace,slab_sysfs_init"
 )
 _SIGNATURE = b"~Module signature appended~\n"  # how a signed module ends
 _SYSLINUX = f"DEFAULT guest\nLABEL guest\n  LINUX /vmlinuz\n  INITRD /initrd\n  APPEND {_COMMAND_LINE}\n"
@@ -63,6 +67,8 @@ _PLACES = {"init": "sbin/init", "shutdown": "sbin/shutdown"}  # of the files tha
 _SECTOR = 512
 _PARTITION_START = 2048  # sectors
 _KEPT = 3  # builds; guests of earlier ones may still run
+_LISTS = "/var/lib/apt/lists"
+_ASKED = "guest.asked"  # what apt was asked last, and the build that came of it
 
 
 class GuestError(Exception):
@@ -93,24 +99,37 @@ def build(cache: Path) -> Guest:
     """The guest, from the cache where it was built before from the same packages."""
     if platform.machine() != "x86_64":
         raise GuestError(f"the guest is built for x86_64 only, and this machine is {platform.machine()}")
+    if known := _known(cache):
+        return _guest(known, cached=True)
     packages = _versions()
     directory = cache / f"guest-{_key(packages)}"
-    if directory.is_dir():
-        return _guest(directory, cached=True)
     cache.mkdir(parents=True, exist_ok=True)
     with open(cache / "guest.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if directory.is_dir():  # somebody else was faster
-            return _guest(directory, cached=True)
-        work = cache / "guest.building"
-        shutil.rmtree(work, ignore_errors=True)  # what a killed build left
-        work.mkdir()
-        _build(work, list(packages))
-        (work / "finished").rename(directory)
-        shutil.rmtree(work)
-        for old in sorted(cache.glob("guest-*"), key=os.path.getmtime)[:-_KEPT]:
-            shutil.rmtree(old)
-    return _guest(directory, cached=False)
+        if not (cached := directory.is_dir()):
+            work = cache / "guest.building"
+            shutil.rmtree(work, ignore_errors=True)  # what a killed build left
+            work.mkdir()
+            _build(work, list(packages))
+            (work / "finished").rename(directory)
+            shutil.rmtree(work)
+            for old in sorted(cache.glob("guest-*"), key=os.path.getmtime)[:-_KEPT]:
+                shutil.rmtree(old)
+        (cache / _ASKED).write_text(f"{_question()} {directory.name}")
+    return _guest(directory, cached=cached)
+
+
+def _known(cache: Path) -> Path | None:
+    """The build of the packages that apt's lists name, where apt, who takes a second, was asked since they changed."""
+    with suppress(OSError, ValueError):
+        question, name = (cache / _ASKED).read_text().split()
+        if question == _question() and (cache / name).is_dir():
+            return cache / name
+    return None
+
+
+def _question() -> str:
+    return _key({"lists": str(os.stat(_LISTS).st_mtime_ns)})
 
 
 def _guest(directory: Path, *, cached: bool) -> Guest:

@@ -33,7 +33,7 @@ from virtfleet.local import supervisor
 from virtfleet.work.pacing import Backoff
 from vm.trouble.fleet import COMPONENTS, LAUNCHER, NODES, Fleet, kill, machine, tiny
 
-SECONDS = float(os.environ.get("VIRTFLEET_CHAOS_SECONDS", "90"))
+SECONDS = float(os.environ.get("VIRTFLEET_CHAOS_SECONDS", "60"))
 SEED = int(os.environ.get("VIRTFLEET_CHAOS_SEED", "1"))
 SETTLED = 400.0  # seconds for everything to be in order again; a container that was killed often waits for minutes
 MOST = 10
