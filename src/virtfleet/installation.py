@@ -373,8 +373,8 @@ class Installation:
     def support_resources(self, kind: str) -> dict[str, dict[str, str]]:
         """What an administrator chose for containers beside launchers of a kind: their requests and limits."""
         chosen = (each.resources for each in self.configuration.support_container_resources if each.type == kind)
-        found = next(filter(None, chosen), None) or ContainerResources()
-        amounts = {"requests": found.requests, "limits": found.limits}
+        resources = next(filter(None, chosen), None) or ContainerResources()
+        amounts = {"requests": resources.requests, "limits": resources.limits}
         return {what: {name: str(Quantity.parse(a)) for name, a in each.items()} for what, each in amounts.items()}
 
     # -- Migrations

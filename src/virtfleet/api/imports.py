@@ -225,12 +225,12 @@ def size(dv: Section) -> int:
             return 0
         raise Unusable(path, "say how large the disk is, for example 10Gi")
     try:
-        found = Quantity.parse(amount).value()
+        value = Quantity.parse(amount).value()
     except QuantityError as error:
         raise Unusable(path, str(error)) from None
-    if found <= 0:
+    if value <= 0:
         raise Unusable(path, "must be more than nothing")
-    return found
+    return value
 
 
 def claim_spec(dv: Section, copied: Section | None = None) -> dict[str, Any]:

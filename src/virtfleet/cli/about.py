@@ -21,16 +21,16 @@ _PATIENCE = 5.0  # seconds; whoever asks for a version does not wait for a clust
 @output_option
 def version(client: bool, where: Where, output: str) -> None:
     """Versions of this command and of the VirtFleet that runs in the cluster."""
-    found: dict[str, Any] = {"client": virtfleet.__version__}
+    versions: dict[str, Any] = {"client": virtfleet.__version__}
     lines = [f"client: {virtfleet.__version__}"]
     if not client:
         try:
-            found["cluster"] = _of_cluster(where)
-            lines.append(f"cluster: {found['cluster'] or 'VirtFleet is not installed there'}")
+            versions["cluster"] = _of_cluster(where)
+            lines.append(f"cluster: {versions['cluster'] or 'VirtFleet is not installed there'}")
         except Exception as error:
-            found["error"] = explained(error).format_message()
-            lines.append(f"cluster: {found['error']}")
-    result(output, found, "\n".join(lines))
+            versions["error"] = explained(error).format_message()
+            lines.append(f"cluster: {versions['error']}")
+    result(output, versions, "\n".join(lines))
 
 
 def _of_cluster(where: Where) -> str:

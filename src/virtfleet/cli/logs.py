@@ -72,12 +72,12 @@ def logs(
 
 
 def _list(output: str, processes: Sequence[str], where: Where) -> None:
-    found: list[str] = []
+    components: list[str] = []
     try:
-        found = with_cluster(_components, where, patience=2.0)
+        components = with_cluster(_components, where, patience=2.0)
     except Exception as error:
         click.echo(f"components are not listed: {explained(error).message.splitlines()[0]}", err=True)
-    result(output, [*processes, *found], "\n".join([*processes, *found]))
+    result(output, [*processes, *components], "\n".join([*processes, *components]))
 
 
 async def _components(api: Client) -> list[str]:
@@ -162,7 +162,7 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
 
 def _print(output: str, component: str, pod: str, line: str, *, prefixed: bool = False) -> None:
     if output == "json":
-        told = {"component": component, "pod": pod} if pod else {"component": component}
-        click.echo(json.dumps({**told, "line": line}))
+        about = {"component": component, "pod": pod} if pod else {"component": component}
+        click.echo(json.dumps({**about, "line": line}))
     else:
         click.echo(f"[{pod}] {line}" if prefixed else line)

@@ -35,7 +35,7 @@ class Where:
         from virtfleet.kube import config
 
         named = self.kubeconfig or os.environ.get("KUBECONFIG") or os.environ.get("KUBERNETES_SERVICE_HOST")
-        files = [] if named else found()
+        files = [] if named else known_files()
         return config.load(files[0] if files else self.kubeconfig, self.context)
 
     def arguments(self) -> list[str]:
@@ -44,7 +44,7 @@ class Where:
         return [*named, "--context", self.context] if self.context else named
 
 
-def found() -> list[Path]:
+def known_files() -> list[Path]:
     """Where nothing names a cluster: kubectl's own configuration, and then the cluster of this machine."""
     from virtfleet.local.directory import default_directory
 

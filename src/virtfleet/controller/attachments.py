@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from virtfleet.controller.datavolumes import records as datavolumes
 from virtfleet.controller.launcherpod import AttachmentPod, LauncherPod
 from virtfleet.controller.records.cluster import Claim
+from virtfleet.controller.records.guest import Volume
 from virtfleet.controller.records.instance import Instance
-from virtfleet.controller.records.machine import Volume
 from virtfleet.controller.shared import Part, Shared
 from virtfleet.hypervisors import registry
 from virtfleet.kube.errors import ignoring, is_already_exists, is_not_found
@@ -85,8 +85,8 @@ class Attachments(Part):
             self._recorder.normal(vmi.reference, "SuccessfulDelete", f"Deleted attachment pod {pod.name}")
 
     async def _listed(self, namespace: str, launcher: str, volume: Volume) -> list[AttachmentPod]:
-        found = [pod for pod in await self._attached.listed(namespace) if pod.controlled_by(launcher)]
-        return _oldest_first(volume.name, volume.claim, found)
+        pods = [pod for pod in await self._attached.listed(namespace) if pod.controlled_by(launcher)]
+        return _oldest_first(volume.name, volume.claim, pods)
 
     async def _create(
         self, vmi: Instance, launcher: LauncherPod, volume: Volume, claim: Claim, before: str

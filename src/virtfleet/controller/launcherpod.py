@@ -9,8 +9,8 @@ import msgspec
 
 from virtfleet.api import conditions, names
 from virtfleet.api.conditions import Condition
+from virtfleet.controller.records.guest import Volumes
 from virtfleet.controller.records.kept import Kept, Record
-from virtfleet.controller.records.machine import Volumes
 from virtfleet.kube.pods import ContainerStatus
 from virtfleet.kube.resource import PODS
 from virtfleet.pods.launcher import COMPUTE

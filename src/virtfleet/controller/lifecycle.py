@@ -22,8 +22,8 @@ from virtfleet.api.names import FINAL, STUCK, Phase, VMICondition
 from virtfleet.controller import advice
 from virtfleet.controller.launcherpod import POD_SCHEDULED, LauncherPod
 from virtfleet.controller.records.cluster import Claim
+from virtfleet.controller.records.guest import Volume
 from virtfleet.controller.records.instance import Instance
-from virtfleet.controller.records.machine import Volume
 from virtfleet.kube.resource import Obj
 from virtfleet.pods.launcher import COMPUTE
 

@@ -49,12 +49,12 @@ WAITING: Final = (VMICondition.CPU_CHANGE, VMICondition.MEMORY_CHANGE, VMICondit
 
 def follow(instance: Obj, template: Section, cluster: Installation) -> Following:
     """What an instance is to get of its VM's template as it is now."""
-    found = [part.follow(instance, template, cluster) for part in PARTS] if cluster.live_update else []
+    followed = [part.follow(instance, template, cluster) for part in PARTS] if cluster.live_update else []
     spec: Obj = {}
-    for each in found:
+    for each in followed:
         _merge(spec, each.spec)
-    pending = {kind: text for each in found for kind, text in each.pending.items()}
-    return Following(spec, pending, {field: why for each in found for field, why in each.refused.items()})
+    pending = {kind: text for each in followed for kind, text in each.pending.items()}
+    return Following(spec, pending, {field: why for each in followed for field, why in each.refused.items()})
 
 
 def settled(old: Section, new: Section, instance: Section) -> tuple[Obj, Obj]:

@@ -94,8 +94,8 @@ class Fleet(Collector):
         vms = self._vms.list()
         counts = Counter((vm.namespace,) for vm in vms)
         yield _gauge("kubevirt_number_of_vms", "Number of VMs", ["namespace"], counts)
-        told = ((vm.namespace, vm.name, vm.status.printable_status) for vm in vms)
-        infos = {(*vm, _GROUPS.get(vm[-1], _ERROR)): 1 for vm in told}
+        states = ((vm.namespace, vm.name, vm.status.printable_status) for vm in vms)
+        infos = {(*vm, _GROUPS.get(vm[-1], _ERROR)): 1 for vm in states}
         labels = ["namespace", "name", "status", "status_group"]
         yield _gauge("kubevirt_vm_info", "A VM", labels, infos)
 

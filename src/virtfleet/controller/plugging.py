@@ -15,8 +15,8 @@ from virtfleet.controller.attachments import Attachments
 from virtfleet.controller.launcherpod import AttachmentPod, LauncherPod
 from virtfleet.controller.pods import owners
 from virtfleet.controller.records.cluster import Claim
+from virtfleet.controller.records.guest import Volume
 from virtfleet.controller.records.instance import Instance, PluggedVolume
-from virtfleet.controller.records.machine import Volume
 from virtfleet.controller.shared import Part, Shared
 from virtfleet.kube.controller import Controller
 from virtfleet.kube.errors import ignoring, is_not_found

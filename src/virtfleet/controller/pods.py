@@ -56,8 +56,8 @@ class LauncherPods:
 
     async def listed(self, vmi: Instance) -> list[LauncherPod]:
         """The VMI's Pods by the API server's own word."""
-        found = await self.cache.listed(vmi.namespace, f"{LAUNCHERS},{names.CREATED_BY}={vmi.uid}")
-        return [pod for pod in found if pod.controlled_by(vmi.uid)]
+        pods = await self.cache.listed(vmi.namespace, f"{LAUNCHERS},{names.CREATED_BY}={vmi.uid}")
+        return [pod for pod in pods if pod.controlled_by(vmi.uid)]
 
     async def create(self, vmi: Instance, pod: Obj) -> tuple[LauncherPod, bool]:
         """The VMI's Pod, and whether it was made just now. Raises ForeignPod where its name is taken."""

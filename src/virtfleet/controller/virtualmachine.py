@@ -47,17 +47,17 @@ def _busy(vmi: Obj) -> list[str]:
     return [entry["name"] for entry in (vmi.get("status") or {}).get("volumeStatus") or ()]
 
 
-def _followed(vmi: Obj, found: Following) -> Obj:
+def _followed(vmi: Obj, following: Following) -> Obj:
     """The patch of an instance that follows its template, and says at once what it waits for."""
     held = vmi["status"].get("conditions") or []
-    for kind, message in found.pending.items():
+    for kind, message in following.pending.items():
         # Whether it has to move is not known yet; KubeVirt's word for that.
         status, reason = (
             ("False", "AutoMigrationPending") if kind == VMICondition.MIGRATION_REQUIRED else ("True", "Pending")
         )
         held = conditions.put(held, kind, status, time.time(), reason=reason, message=message)
     about = {"resourceVersion": vmi["metadata"]["resourceVersion"], "uid": vmi["metadata"]["uid"]}
-    return {"metadata": about, "spec": found.spec, "status": {"conditions": held}}
+    return {"metadata": about, "spec": following.spec, "status": {"conditions": held}}
 
 
 class ForeignInstance(Exception):
@@ -256,10 +256,10 @@ class VirtualMachines(Part):
 
     async def _keep_topology(self, vm: Vm, vmi: Instance | None) -> Vm:
         """The layout of PCI ports that the guest knows outlives the instance."""
-        found = vmi and not vmi.deleting and vmi.metadata.annotations
-        if not found or not found.pci_topology or vm.spec.template.pci_topology:
+        notes = vmi and not vmi.deleting and vmi.metadata.annotations
+        if not notes or not notes.pci_topology or vm.spec.template.pci_topology:
             return vm
-        kept = {names.PCI_TOPOLOGY_VERSION: found.pci_topology, names.PCI_INTERFACE_SLOTS: found.pci_slots}
+        kept = {names.PCI_TOPOLOGY_VERSION: notes.pci_topology, names.PCI_INTERFACE_SLOTS: notes.pci_slots}
         return await self._patch(vm, {"spec": {"template": {"metadata": {"annotations": kept}}}})
 
     # -- volumes that are plugged in and out
@@ -332,17 +332,17 @@ class VirtualMachines(Part):
             started_with = await self._api.get(CONTROLLER_REVISIONS, name, vmi.namespace)
             before, now = started_with["data"]["spec"], vmtypes.whole(vm.object(), types)["spec"]
             if vmi.phase == Phase.RUNNING and whole["metadata"]["uid"] == vmi.uid:
-                found = liveupdate.follow(whole, now["template"]["spec"], self._settings)
-                refused = found.refused
-                if found.spec:
-                    whole = await self._api.patch(VMIS, vmi.name, _followed(whole, found), vmi.namespace)
+                following = liveupdate.follow(whole, now["template"]["spec"], self._settings)
+                refused = following.refused
+                if following.spec:
+                    whole = await self._api.patch(VMIS, vmi.name, _followed(whole, following), vmi.namespace)
                     self._instances.observe(whole)
             if vm.spec.update_volumes_strategy == volumeupdate.STRATEGY:
                 before = volumeupdate.as_of_now(before, vm, vmi)
             changes = templates.template_changes(before, now, whole["spec"])
             known = self._instances.get(vmi.key) or vmi
-            told = [f"{path} ({refused[path]})" if path in refused else path for path in changes]
-            return known, told, not changes and templates.same_metadata(before, now)
+            named = [f"{path} ({refused[path]})" if path in refused else path for path in changes]
+            return known, named, not changes and templates.same_metadata(before, now)
         return vmi, [], True  # nobody can tell any more
 
     def _volume_obstacle(self, vm: Vm, vmi: Instance) -> str:

@@ -25,15 +25,15 @@ class Untyped(Exception):
 
 async def find(api: KubeApi, vm: Obj) -> Types:
     """Raises Untyped where one of both is not there, or cannot be used."""
-    found: dict[str, Section | None] = {}
+    types: dict[str, Section | None] = {}
     for part in PARTS:
         try:
-            found[part.field] = await finding.spec(api, vm, part)
+            types[part.field] = await finding.spec(api, vm, part)
         except ApiError as error:
             if error.code not in (400, 404, 422):
                 raise
             raise Untyped(part.missing, error.message) from error
-    return Types(**found)
+    return Types(**types)
 
 
 async def keep(api: KubeApi, vm: Obj) -> Obj:
@@ -77,10 +77,10 @@ async def _create(api: KubeApi, vm: Obj, wanted: Obj) -> str:
     with ignoring(is_already_exists):
         await api.create(CONTROLLER_REVISIONS, wanted)
         return name
-    found = await api.get(CONTROLLER_REVISIONS, name, vm["metadata"]["namespace"])
-    if revisions.is_foreign(found, vm):
+    stored = await api.get(CONTROLLER_REVISIONS, name, vm["metadata"]["namespace"])
+    if revisions.is_foreign(stored, vm):
         raise ApiError("AlreadyExists", f"ControllerRevision {name} is not this VM's; it is made when that one is gone")
-    if read(found, "data").get("spec") != wanted["data"].get("spec"):
+    if read(stored, "data").get("spec") != wanted["data"].get("spec"):
         raise ApiError("AlreadyExists", f"found existing ControllerRevision with unexpected data: {name}; delete it")
     return name
 

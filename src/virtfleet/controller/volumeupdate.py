@@ -152,8 +152,10 @@ class VolumeUpdates(Part):
             failed = retries.failures(attempts, lambda _: True)
             if (left := retries.pause_ends(failed) - time.time()) > 0:
                 return left
-            of_vm, told = [owner_reference(vm.object(), VMS)], {names.VOLUME_UPDATE: vmi.name}
-            wanted = migration_of(vmi, f"{prefix(vmi)}-{retries.attempt(attempts)}", labels=told, ownerReferences=of_vm)
+            of_vm, marks = [owner_reference(vm.object(), VMS)], {names.VOLUME_UPDATE: vmi.name}
+            wanted = migration_of(
+                vmi, f"{prefix(vmi)}-{retries.attempt(attempts)}", labels=marks, ownerReferences=of_vm
+            )
             with ignoring(is_already_exists):
                 await self._migrations.create(wanted)
         return None

@@ -68,8 +68,8 @@ async def validate(request: web.Request, visitor: Visitor) -> web.StreamResponse
         if error.code in (401, 429) or error.code >= 500:
             raise
         causes = (error.details or {}).get("causes") or [{"field": "", "message": error.message}]
-        told = [{"field": c.get("field", ""), "message": c.get("message", "")} for c in causes]
-        return web.json_response({"allowed": False, "causes": told, "warnings": warnings})
+        shown = [{"field": c.get("field", ""), "message": c.get("message", "")} for c in causes]
+        return web.json_response({"allowed": False, "causes": shown, "warnings": warnings})
     return web.json_response({"allowed": True, "causes": [], "warnings": warnings})
 
 

@@ -33,8 +33,8 @@ _GATHERING = 0.05  # seconds in which changes are gathered, so that a thousand o
 _FINAL = (400, 401, 403, 404, 405)
 
 
-class Wish(msgspec.Struct, forbid_unknown_fields=True):
-    """What a page wants."""
+class Subscription(msgspec.Struct, forbid_unknown_fields=True):
+    """A list that a page wants to follow, or not any more."""
 
     id: int
     kind: str = ""
@@ -71,60 +71,60 @@ class _Page:
             if message.type is not aiohttp.WSMsgType.TEXT:
                 return
             try:
-                wish = msgspec.json.decode(message.data, type=Wish)
+                asked = msgspec.json.decode(message.data, type=Subscription)
             except msgspec.MsgspecError:
                 return  # no page of ours
-            if old := self._lists.pop(wish.id, None):
+            if old := self._lists.pop(asked.id, None):
                 old.cancel()
-            if wish.drop:
+            if asked.drop:
                 continue
-            if why := self._senseless(wish):
-                await self.say(wish.id, error=ApiError("BadRequest", why).status(), final=True)
+            if why := self._refusal(asked):
+                await self.say(asked.id, error=ApiError("BadRequest", why).status(), final=True)
                 continue
-            task = tasks.start(self._follow(wish), f"a page's list: {wish.kind}", expected=(OSError,))
-            self._lists[wish.id] = task
+            task = tasks.start(self._follow(asked), f"a page's list: {asked.kind}", expected=(OSError,))
+            self._lists[asked.id] = task
             self.owned.add(task)
 
-    def _senseless(self, wish: Wish) -> str:
-        if wish.kind not in FOLLOWED:
+    def _refusal(self, asked: Subscription) -> str:
+        if asked.kind not in FOLLOWED:
             return "there is nothing of that kind to follow"
-        if not all(is_name(text) for text in (wish.namespace, wish.name) if text):
+        if not all(is_name(text) for text in (asked.namespace, asked.name) if text):
             return "that can be no name"
         return "too many lists at once" if len(self._lists) >= MOST else ""
 
     async def say(self, number: int, **what: Any) -> None:
         await self._socket.send_str(orjson.dumps({"id": number, **what}).decode())
 
-    async def _follow(self, wish: Wish) -> None:
+    async def _follow(self, asked: Subscription) -> None:
         backoff = Backoff(0.5, 15.0)
-        followed = FOLLOWED[wish.kind]
+        followed = FOLLOWED[asked.kind]
         while True:
             try:
-                version = await self._list(wish, followed)
+                version = await self._list(asked, followed)
                 backoff.reset()
                 while True:
-                    version = await self._watch(wish, followed, version)
+                    version = await self._watch(asked, followed, version)
                     await asyncio.sleep(_GATHERING)  # a server that ends watches at once is not asked without end
             except ApiError as error:
                 final = error.code in _FINAL
                 if error.reason != SILENT and not is_gone(error):
-                    await self.say(wish.id, error=error.status(), final=final)
+                    await self.say(asked.id, error=error.status(), final=final)
                 if final:
                     return
             await asyncio.sleep(backoff.next())
 
-    async def _list(self, wish: Wish, followed: Followed) -> str:
+    async def _list(self, asked: Subscription, followed: Followed) -> str:
         version = ""
         pages = self._visitor.api.pages(
-            followed.resource, wish.namespace or None, labels=followed.labels, fields=_fields(wish)
+            followed.resource, asked.namespace or None, labels=followed.labels, fields=_fields(asked)
         )
         async for page in pages:
-            await self.say(wish.id, rows=[_shown(wish, followed, item) for item in page.items])
+            await self.say(asked.id, rows=[_shown(asked, followed, item) for item in page.items])
             version = page.resource_version
-        await self.say(wish.id, synced=True)
+        await self.say(asked.id, synced=True)
         return version
 
-    async def _watch(self, wish: Wish, followed: Followed, version: str) -> str:
+    async def _watch(self, asked: Subscription, followed: Followed, version: str) -> str:
         """Tell changes until the API server ends the watch; the version that was told last."""
         changed: dict[str, dict[str, Any] | None] = {}
         news = asyncio.Event()
@@ -133,7 +133,7 @@ class _Page:
             rows = [row for row in changed.values() if row is not None]
             gone = [uid for uid, row in changed.items() if row is None]
             changed.clear()
-            await self.say(wish.id, rows=rows, gone=gone)
+            await self.say(asked.id, rows=rows, gone=gone)
 
         async def go_on_telling() -> None:
             while True:
@@ -146,9 +146,9 @@ class _Page:
         try:
             async with self._visitor.api.watch(
                 followed.resource,
-                wish.namespace or None,
+                asked.namespace or None,
                 labels=followed.labels,
-                fields=_fields(wish),
+                fields=_fields(asked),
                 resource_version=version,
             ) as events:
                 async for event in events:
@@ -158,7 +158,7 @@ class _Page:
                     version = obj["metadata"]["resourceVersion"]
                     if event.type == "BOOKMARK":
                         continue
-                    row = None if event.type == "DELETED" else _shown(wish, followed, event.object)
+                    row = None if event.type == "DELETED" else _shown(asked, followed, event.object)
                     changed[obj["metadata"]["uid"]] = row
                     news.set()
         finally:
@@ -168,15 +168,15 @@ class _Page:
         return version
 
 
-def _fields(wish: Wish) -> str:
-    if not wish.name:
+def _fields(asked: Subscription) -> str:
+    if not asked.name:
         return ""
-    return f"{'involvedObject' if wish.kind == 'events' else 'metadata'}.name={wish.name}"
+    return f"{'involvedObject' if asked.kind == 'events' else 'metadata'}.name={asked.name}"
 
 
-def _shown(wish: Wish, followed: Followed, data: bytes) -> dict[str, Any]:
+def _shown(asked: Subscription, followed: Followed, data: bytes) -> dict[str, Any]:
     obj = orjson.loads(data)
-    if wish.name and wish.kind in WHOLE:
+    if asked.name and asked.kind in WHOLE:
         about = {"apiVersion": followed.resource.api_version, "kind": followed.resource.kind}
         return {**followed.row(obj), "object": {**about, **whole(obj)}}
     return followed.row(obj)

@@ -32,13 +32,13 @@ class File:
 @cache
 def built() -> dict[str, File]:
     """What is served, by name."""
-    found = {}
+    served = {}
     for entry in files("virtfleet.dashboard").joinpath("static").iterdir():
         kind = mimetypes.guess_type(entry.name)[0]
         if entry.is_file() and kind:
             data = entry.read_bytes()
-            found[entry.name] = File(kind, data, gzip.compress(data, 6, mtime=0))
-    return found
+            served[entry.name] = File(kind, data, gzip.compress(data, 6, mtime=0))
+    return served
 
 
 async def index(_: web.Request) -> web.StreamResponse:

@@ -66,13 +66,13 @@ def is_name(text: object) -> bool:
 
 async def pass_on(request: web.Request, visitor: Visitor) -> web.StreamResponse:
     path = request.rel_url.raw_path.removeprefix(PREFIX)
-    found = passage(request.method, path)
-    if found is None:
+    allowed = passage(request.method, path)
+    if allowed is None:
         raise ApiError("Forbidden", "the dashboard does not pass such requests on")
     query = {name: value for name, value in request.query.items() if name != "secret"}
-    if strange := set(query) - found.queries:
+    if strange := set(query) - allowed.queries:
         raise ApiError("Forbidden", f"the dashboard does not pass {sorted(strange)[0][:50]!r} on")
-    if found.stream:
+    if allowed.stream:
         return await _stream(request, visitor, path, query)
     answer = await visitor.api.request(request.method, path, params=query, body=await body(request), warnings=[])
     return web.Response(body=answer, content_type="application/json")

@@ -12,7 +12,7 @@ from ipaddress import IPv6Address, ip_address
 import msgspec
 
 from virtfleet.api import names
-from virtfleet.gateway.machines import Vmi, bad_request
+from virtfleet.gateway.vms import Vmi, bad_request
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.pods import PodView
 from virtfleet.kube.resource import PODS

@@ -19,7 +19,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from virtfleet.api import names
-from virtfleet.gateway.machines import Vmi
+from virtfleet.gateway.vms import Vmi
 from virtfleet.kube import certificates, proxy
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.cache import Cache

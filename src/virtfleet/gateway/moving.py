@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from virtfleet.gateway.knowledge import Knowledge
-from virtfleet.gateway.machines import VM_NOT_RUNNING, Machines, Options, Vmi, bad_request
+from virtfleet.gateway.vms import VM_NOT_RUNNING, Options, Vmi, Vms, bad_request
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ignoring, is_not_found
 from virtfleet.kube.resource import NODES, VMI_MIGRATIONS, VMIS, Obj
@@ -28,13 +28,13 @@ class Moving:
     """Carries such requests out."""
 
     _api: KubeApi
-    _machines: Machines
+    _vms: Vms
     _knowledge: Knowledge
 
     async def migrate(self, namespace: str, name: str, options: MigrateOptions) -> None:
         """Ask virt-controller to move a VM."""
-        vm = await self._machines.vm(namespace, name)
-        vmi = await self._machines.vmi(namespace, name)
+        vm = await self._vms.vm(namespace, name)
+        vmi = await self._vms.vmi(namespace, name)
         if not vmi.running:
             raise vm.conflict(f"{VM_NOT_RUNNING}, the phase of its VMI is {vmi.phase}; only a running VM can migrate")
         spec: Obj = {"vmiName": name}

@@ -10,7 +10,7 @@ import msgspec
 from virtfleet.api.disks import Volume
 from virtfleet.api.selectors import Selector, SelectorError, from_label_selector
 from virtfleet.api.vmi import VirtualMachineInstanceSpec
-from virtfleet.gateway.machines import Vm, Vmi, bad_request
+from virtfleet.gateway.vms import Vm, Vmi, bad_request
 from virtfleet.instancetypes.finding import reference
 from virtfleet.instancetypes.matching import PARTS, named
 from virtfleet.kube.resource import CONTROLLER_REVISIONS, DATA_VOLUMES, VMIS, VMS, Obj

@@ -16,8 +16,8 @@ from aiohttp import WSMsgType, web
 
 from virtfleet.api.subresources import PROTOCOL
 from virtfleet.gateway.guestaddress import address_of
-from virtfleet.gateway.machines import Vmi, bad_request
 from virtfleet.gateway.preconditions import not_paused
+from virtfleet.gateway.vms import Vmi, bad_request
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError
 from virtfleet.work.tasks import first_of

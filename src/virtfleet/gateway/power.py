@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from virtfleet.api.names import Phase, VMCondition, VMICondition
-from virtfleet.gateway.machines import VM_NOT_RUNNING, Machines, Options, Vm, Vmi, bad_request
+from virtfleet.gateway.vms import VM_NOT_RUNNING, Options, Vm, Vmi, Vms, bad_request
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.errors import ApiError, ignoring, is_conflict, is_not_found
 from virtfleet.kube.resource import VMIS, VMS, Obj
@@ -154,7 +154,7 @@ class Power:
     """Carries such requests out."""
 
     _api: KubeApi
-    _machines: Machines
+    _vms: Vms
 
     async def start(self, namespace: str, name: str, options: StartOptions) -> None:
         """Start a VM, or pause it as soon as it has started."""
@@ -182,8 +182,8 @@ class Power:
         self, namespace: str, name: str, decide: Callable[[Vm, Vmi | None], Change], dry_run: list[str] | None
     ) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
-            vm = await self._machines.vm(namespace, name)
-            vmi = await self._machines.vmi_if_any(namespace, name)
+            vm = await self._vms.vm(namespace, name)
+            vmi = await self._vms.vmi_if_any(namespace, name)
             change = decide(vm, vmi)
             try:
                 return await self._write(vm, vmi, change, bool(dry_run))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from virtfleet.api.kinds import VMI
 from virtfleet.api.names import Phase, VMICondition
-from virtfleet.gateway.machines import VM_NOT_RUNNING, VMI_NOT_RUNNING, Vmi, bad_request
+from virtfleet.gateway.vms import VM_NOT_RUNNING, VMI_NOT_RUNNING, Vmi, bad_request
 from virtfleet.kube.errors import ApiError
 
 _START = "wait until its phase is Running (kubectl get vmi)"

@@ -26,10 +26,10 @@ from virtfleet.gateway.frontproxy import FrontProxy, answer, failure
 from virtfleet.gateway.handlers import Handlers
 from virtfleet.gateway.instancetypes import TypedVms
 from virtfleet.gateway.knowledge import Knowledge, NotYet
-from virtfleet.gateway.machines import Machines, Options, Vm, Vmi, bad_request
 from virtfleet.gateway.moving import EvacuateCancelOptions, MigrateOptions, Moving
 from virtfleet.gateway.power import Power, RestartOptions, StartOptions, StopOptions
 from virtfleet.gateway.preconditions import CHECKS
+from virtfleet.gateway.vms import Options, Vm, Vmi, Vms, bad_request
 from virtfleet.installation import Installation
 from virtfleet.instancetypes.applying import Conflict
 from virtfleet.kube.api import KubeApi
@@ -87,9 +87,9 @@ class Subresources:
         self._handlers = handlers
         self._knowledge = knowledge
         self._typed = TypedVms(api)
-        self._machines = machines = Machines(api)
-        self._moving = Moving(api, machines, knowledge)
-        power, plugging = Power(api, machines), volumes.Plugging(api, machines)
+        self._vms = vms = Vms(api)
+        self._moving = Moving(api, vms, knowledge)
+        power, plugging = Power(api, vms), volumes.Plugging(api, vms)
         self._own: dict[str, Serve] = {  # of VMs and VMIs alike
             "portforward": self._port_forward,
             "start": self._accepted(power.start, StartOptions),
@@ -162,7 +162,7 @@ class Subresources:
 
     async def _ask_handler(self, asked: Asked) -> web.StreamResponse:
         body = None if asked.subresource.websocket else await asked.request.read()
-        vmi = await self._machines.vmi(asked.namespace, asked.name)
+        vmi = await self._vms.vmi(asked.namespace, asked.name)
         CHECKS[asked.subresource.name](vmi)
         if body and (await asked.options(Options)).dry_run:
             return web.Response(status=202)
@@ -208,10 +208,10 @@ class Subresources:
         machine = await self._machine(asked)
         if isinstance(machine, Vmi):
             return answer(objectgraph.of_vmi(machine, options))
-        return answer(objectgraph.of_vm(machine, await self._machines.vmi_if_any(asked.namespace, asked.name), options))
+        return answer(objectgraph.of_vm(machine, await self._vms.vmi_if_any(asked.namespace, asked.name), options))
 
     async def _expand(self, asked: Asked) -> web.StreamResponse:
-        vm = await self._machines.vm(asked.namespace, asked.name)
+        vm = await self._vms.vm(asked.namespace, asked.name)
         return await self._expanded(vm.object, "InternalError", "Internal error occurred: ")
 
     async def _expand_sent(self, asked: Asked) -> web.StreamResponse:
@@ -245,11 +245,11 @@ class Subresources:
     async def _vmi(self, asked: Asked) -> Vmi:
         """The instance that the request is about, if by its VM or by itself."""
         of_vm = asked.subresource.resource == VM
-        return await (self._machines.vmi_of_vm if of_vm else self._machines.vmi)(asked.namespace, asked.name)
+        return await (self._vms.vmi_of_vm if of_vm else self._vms.vmi)(asked.namespace, asked.name)
 
     async def _machine(self, asked: Asked) -> Vm | Vmi:
         of_vm = asked.subresource.resource == VM
-        return await (self._machines.vm if of_vm else self._machines.vmi)(asked.namespace, asked.name)
+        return await (self._vms.vm if of_vm else self._vms.vmi)(asked.namespace, asked.name)
 
 
 async def _refuse(asked: Asked) -> web.StreamResponse:

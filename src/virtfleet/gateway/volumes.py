@@ -18,7 +18,7 @@ from virtfleet.admission.updates import check_pluggable
 from virtfleet.api import hotplug
 from virtfleet.api.disks import Volume
 from virtfleet.api.view import fields, given
-from virtfleet.gateway.machines import VMI_NOT_RUNNING, Machines, Options, Vm, Vmi, bad_request
+from virtfleet.gateway.vms import VMI_NOT_RUNNING, Options, Vm, Vmi, Vms, bad_request
 from virtfleet.installation import Installation
 from virtfleet.kube.api import KubeApi
 from virtfleet.kube.resource import VMIS, VMS, Obj
@@ -96,7 +96,7 @@ class Plugging:
     """Carries such requests out."""
 
     _api: KubeApi
-    _machines: Machines
+    _vms: Vms
 
     async def add(self, machine: Vm | Vmi, options: AddVolumeOptions, cluster: Installation) -> None:
         check_add(machine, options)
@@ -121,7 +121,7 @@ class Plugging:
         await self._change(machine, request, dry_run=dry_run or not cluster.plugs_by_template)
         if cluster.plugs_by_template:
             return
-        vmi = await self._machines.vmi_if_any(machine.namespace, machine.name)
+        vmi = await self._vms.vmi_if_any(machine.namespace, machine.name)
         if vmi and vmi.running:
             await self._change(vmi, request, dry_run=True)
         await self._request(machine, request, dry_run=dry_run)

@@ -81,9 +81,9 @@ def tags(vmi: VMI) -> bool:
     """Tags that the guest is not told."""
     devices = vmi.spec.domain.devices
     tagged: list[Any] = [*devices.gpus, *devices.host_devices]
-    told = any(volume.cloud_init_config_drive for volume in vmi.spec.volumes)
-    tagged += [disk for disk in devices.disks if not (told and disk.disk and disk.disk.pci_address)]
-    tagged += [interface for interface in devices.interfaces if not (told and interface.pci_address)]
+    in_seed = any(volume.cloud_init_config_drive for volume in vmi.spec.volumes)
+    tagged += [disk for disk in devices.disks if not (in_seed and disk.disk and disk.disk.pci_address)]
+    tagged += [interface for interface in devices.interfaces if not (in_seed and interface.pci_address)]
     return any(device.tag for device in tagged)
 
 

@@ -20,11 +20,11 @@ async def find(api: KubeApi, vm: Section) -> Types:
 
 async def find_if_any(api: KubeApi, vm: Section) -> Types:
     """Those of both that are there: a VM may come before its type."""
-    found: dict[str, Section | None] = {}
+    types: dict[str, Section | None] = {}
     for part in (INSTANCETYPE, PREFERENCE):
         with ignoring(is_not_found):
-            found[part.field] = await spec(api, vm, part)
-    return Types(**found)
+            types[part.field] = await spec(api, vm, part)
+    return Types(**types)
 
 
 async def spec(api: KubeApi, vm: Section, part: Part) -> Section | None:
@@ -40,8 +40,8 @@ async def kept(api: KubeApi, vm: Section, part: Part) -> Obj | None:
     if name := matcher.get("revisionName"):
         return await api.get(CONTROLLER_REVISIONS, name, namespace)
     if name := reference(vm, part):
-        found = await api.get(CONTROLLER_REVISIONS, name, namespace)
-        return found if revisions.is_of(found, str(matcher.get("name"))) else None
+        revision = await api.get(CONTROLLER_REVISIONS, name, namespace)
+        return revision if revisions.is_of(revision, str(matcher.get("name"))) else None
     return None
 
 
@@ -57,5 +57,5 @@ async def current(api: KubeApi, vm: Section, part: Part) -> Obj:
     if kind is None:
         raise ApiError("BadRequest", f"got unexpected kind in {part.field.capitalize()}Matcher: {matcher['kind']}")
     resource = of_kind(kind)
-    found = await api.get(resource, str(matcher.get("name") or ""), vm["metadata"]["namespace"])
-    return {**found, "apiVersion": resource.api_version, "kind": resource.kind}
+    obj = await api.get(resource, str(matcher.get("name") or ""), vm["metadata"]["namespace"])
+    return {**obj, "apiVersion": resource.api_version, "kind": resource.kind}

@@ -26,7 +26,7 @@ async def inferred(api: KubeApi, vm: Section) -> Obj:
             continue
         ignored = matcher.get("inferFromVolumeFailurePolicy") == "Ignore"
         try:
-            found = await _Search(api, vm, part).volume(volume)
+            obj = await _Search(api, vm, part).volume(volume)
         except Nothing as why:
             if not ignored:
                 raise ApiError("BadRequest", f"{why}; set spec.{part.field}.name instead") from why
@@ -34,7 +34,7 @@ async def inferred(api: KubeApi, vm: Section) -> Obj:
             continue
         except ApiError as error:
             raise ApiError("BadRequest", f"spec.{part.field}.inferFromVolume {volume}: {error.message}") from error
-        vm["spec"][part.field] = found
+        vm["spec"][part.field] = obj
         if ignored and part is INSTANCETYPE:  # it says what the VM has where nothing is found
             read(vm, "spec", "template", "spec").get("domain", {}).pop("memory", None)
     return vm
@@ -65,8 +65,8 @@ class _Search:
             if read(template, "metadata").get("name") == name:
                 return await self._sources(read(template, "spec"))
         with ignoring(is_not_found):
-            found = await self._api.get(DATA_VOLUMES, name, self._namespace)
-            return self._named(found) or await self._sources(read(found, "spec"))
+            obj = await self._api.get(DATA_VOLUMES, name, self._namespace)
+            return self._named(obj) or await self._sources(read(obj, "spec"))
         # Data volumes may go when their claim is full, which has the same name.
         return await self._object(PERSISTENT_VOLUME_CLAIMS, {"name": name})
 
@@ -77,11 +77,9 @@ class _Search:
         if ref.get("kind") != DATA_SOURCES.kind:
             kind = ref.get("kind")
             raise Nothing(f"unable to infer defaults from DataVolumeSourceRef as Kind {kind} is not supported")
-        found = await self._get(DATA_SOURCES, ref)
+        obj = await self._get(DATA_SOURCES, ref)
         what = "unable to infer defaults from DataSource that doesn't provide DataVolumeSourcePVC or "
-        return self._named(found) or await self._source(
-            read(found, "spec", "source"), what + "DataVolumeSourceSnapshot"
-        )
+        return self._named(obj) or await self._source(read(obj, "spec", "source"), what + "DataVolumeSourceSnapshot")
 
     async def _source(self, source: Section, otherwise: str) -> Obj:
         for field, resource in (("pvc", PERSISTENT_VOLUME_CLAIMS), ("snapshot", VOLUME_SNAPSHOTS)):

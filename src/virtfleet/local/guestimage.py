@@ -16,7 +16,7 @@ import shutil
 import stat
 import struct
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -87,6 +87,8 @@ class Guest(NamedTuple):
 
 
 class _Node(NamedTuple):
+    """A file of the guest. (The guests of KubeVirt's suite are built with what this module has, by these names.)"""
+
     mode: int
     content: bytes
 
@@ -103,18 +105,20 @@ def build(cache: Path) -> Guest:
         return _guest(known, cached=True)
     packages = _versions()
     directory = cache / f"guest-{_key(packages)}"
-    cache.mkdir(parents=True, exist_ok=True)
-    with open(cache / "guest.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (cached := directory.is_dir()):
-            work = cache / "guest.building"
-            shutil.rmtree(work, ignore_errors=True)  # what a killed build left
-            work.mkdir()
-            _build(work, list(packages))
-            (work / "finished").rename(directory)
-            shutil.rmtree(work)
-            for old in sorted(cache.glob("guest-*"), key=os.path.getmtime)[:-_KEPT]:
-                shutil.rmtree(old)
+    if not (cached := directory.is_dir()):
+        cache.mkdir(parents=True, exist_ok=True)
+        with open(cache / "guest.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (cached := directory.is_dir()):  # somebody else was not faster
+                work = cache / "guest.building"
+                shutil.rmtree(work, ignore_errors=True)  # what a killed build left
+                work.mkdir()
+                _build(work, list(packages))
+                (work / "finished").rename(directory)
+                shutil.rmtree(work)
+                for old in sorted(cache.glob("guest-*"), key=os.path.getmtime)[:-_KEPT]:
+                    shutil.rmtree(old)
+    with suppress(OSError):  # who may only read the cache asks again
         (cache / _ASKED).write_text(f"{_question()} {directory.name}")
     return _guest(directory, cached=cached)
 
@@ -183,10 +187,10 @@ def _versions() -> dict[str, str]:
 
 
 def _known_versions() -> dict[str, str]:
-    found = re.search(r"^Depends: .*?(linux-image-\S+-cloud-amd64)", _run("apt-cache", "show", _KERNEL), re.M)
-    if not found:
+    match = re.search(r"^Depends: .*?(linux-image-\S+-cloud-amd64)", _run("apt-cache", "show", _KERNEL), re.M)
+    if not match:
         raise GuestError(f"apt knows no kernel for {_KERNEL}; run `apt-get update` first")
-    names = (found[1], *_PACKAGES)
+    names = (match[1], *_PACKAGES)
     lines = _run("apt-get", "-qq", "--print-uris", "download", *names).splitlines()
     return {line.split()[1].partition("_")[0]: line.partition(" ")[2] for line in lines if line.startswith("'")}
 
@@ -227,7 +231,7 @@ def _machine_tree(root: Path, release: str) -> dict[str, _Node]:
     """What a guest with a kernel of its own has besides: modules, the guest agent, and an ssh server."""
     nodes = {path: _Node(stat.S_IFDIR | 0o755, b"") for path in ("lib", "lib/modules", "lib64")}
     nodes["init"] = _Node(stat.S_IFLNK | 0o777, b"sbin/init")
-    loaded = list(_in_order(root / "lib/modules" / release, _MODULES))
+    loaded = list(_in_order(root / "lib/modules" / release))
     for path in (*loaded, *_in_order(root / "lib/modules" / release, _ON_DEMAND)):
         nodes[f"lib/modules/{path.name}"] = _Node(stat.S_IFREG | 0o644, _unsigned(path.read_bytes()))
     listing = "".join(f"/lib/modules/{path.name}\n" for path in loaded)
@@ -239,7 +243,7 @@ def _machine_tree(root: Path, release: str) -> dict[str, _Node]:
         nodes[program] = _Node(stat.S_IFREG | 0o755, (root / program).read_bytes())
     for library in _LIBRARIES:
         below = "lib64" if library.startswith("ld-") else "lib"
-        source = next(found for found in root.rglob(library) if found.exists())
+        source = next(file for file in root.rglob(library) if file.exists())
         nodes[f"{below}/{library}"] = _Node(stat.S_IFREG | 0o755, source.read_bytes())
     return nodes
 
@@ -263,8 +267,8 @@ def _host_key() -> bytes:
     return b"".join(struct.pack(">I", len(part)) + part for part in (b"ssh-ed25519", pair))
 
 
-def _in_order(directory: Path, modules: Iterable[str]) -> Iterator[Path]:
-    """Modules with those that they depend on before them."""
+def _in_order(directory: Path, modules: Sequence[str] = ()) -> Iterator[Path]:
+    """Modules, the guest's where none are named, with those that they depend on before them."""
     paths = {path.stem.replace("-", "_"): path for path in directory.rglob("*.ko")}
     done: set[str] = set()
 
@@ -277,7 +281,7 @@ def _in_order(directory: Path, modules: Iterable[str]) -> Iterator[Path]:
             yield from with_dependencies(needed.replace("-", "_"))
         yield paths[name]
 
-    for module in modules:
+    for module in modules or _MODULES:
         yield from with_dependencies(module.replace("-", "_"))
 
 

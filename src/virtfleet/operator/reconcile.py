@@ -374,8 +374,8 @@ class Operator:
         why = f"there is an installation already: {self._in_charge()}; delete this one"
         verdicts = [conditions.Verdict(DEGRADED, True, "ExistingDeployment", why)]
         old = (kubevirt.get("status") or {}).get("conditions") or ()
-        told = conditions.conditions(old, verdicts, self._timestamp())
-        await self._world.write_status(kubevirt, {"conditions": told})
+        held = conditions.conditions(old, verdicts, self._timestamp())
+        await self._world.write_status(kubevirt, {"conditions": held})
 
     def _timestamp(self) -> str:
         return times.timestamp(self._now().timestamp())

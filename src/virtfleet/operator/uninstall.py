@@ -91,8 +91,8 @@ class Uninstall:
         """The phase, and who has to go first. Returns the object as it is then."""
         known = (kubevirt.get("status") or {}).get("conditions") or []
         verdicts = [Verdict(DEGRADED, True, "WorkloadsExist", waiting_for)] if waiting_for else []
-        told = [*drop(known, DEGRADED), *conditions(known, verdicts, times.timestamp())]
-        return await self._world.write_status(kubevirt, {"phase": phase, "health": phase, "conditions": told})
+        held = [*drop(known, DEGRADED), *conditions(known, verdicts, times.timestamp())]
+        return await self._world.write_status(kubevirt, {"phase": phase, "health": phase, "conditions": held})
 
     async def _clean_nodes(self) -> None:
         """Take off the nodes what handlers and the operator wrote on them."""

@@ -11,7 +11,7 @@ from virtfleet.api.view import read
 from virtfleet.api.vm import VirtualMachine
 from virtfleet.api.vmi import VirtualMachineInstance
 from virtfleet.gateway import volumes
-from virtfleet.gateway.machines import Vm, Vmi
+from virtfleet.gateway.vms import Vm, Vmi
 from virtfleet.kube.errors import ApiError
 
 VOLUMES = [

@@ -9,8 +9,8 @@ import pytest
 from virtfleet.api.view import read
 from virtfleet.api.vm import VirtualMachine
 from virtfleet.api.vmi import VirtualMachineInstance
-from virtfleet.gateway.machines import Machines, Vm, Vmi
 from virtfleet.gateway.power import Change, Power, RestartOptions, StartOptions, StopOptions, restart, start, stop
+from virtfleet.gateway.vms import Vm, Vmi, Vms
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import VMIS, VMS, Obj, Resource
 
@@ -194,7 +194,7 @@ class Api:
 
 
 def power(api: Api) -> Power:
-    return Power(api, Machines(api))  # type: ignore[arg-type]
+    return Power(api, Vms(api))  # type: ignore[arg-type]
 
 
 CONFLICT = ApiError("Conflict", "the object has been modified")

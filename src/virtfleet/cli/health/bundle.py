@@ -120,11 +120,11 @@ async def _objects(api: Client) -> AsyncIterator[Entry]:
     unseen: list[str] = []
     for resource in _ASKED:
         try:
-            found = await api.list(resource)
+            objects = await api.list(resource)
         except ApiError as error:
             unseen.append(f"{resource}: {error.message}")
             continue
-        yield f"objects/{resource}.json", _json([redaction.cleaned(obj) for obj in found])
+        yield f"objects/{resource}.json", _json([redaction.cleaned(obj) for obj in objects])
     pods = [pod for pod in await api.list(resources.PODS) if _ours(pod)]
     yield "objects/pods.json", _json([redaction.cleaned(pod) for pod in pods])
     for pod in pods:

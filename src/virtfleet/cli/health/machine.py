@@ -141,19 +141,21 @@ def certificates(root: Path, now: datetime) -> Iterator[Finding]:
     """Those of the cluster's directory; keys are not looked at."""
     from cryptography import x509
 
-    found = []
+    certificates = []
     for file in sorted(root.rglob("*.crt")):
         try:
-            found += [
+            certificates += [
                 (file, each.not_valid_after_utc) for each in x509.load_pem_x509_certificates(file.read_bytes())[:1]
             ]
         except (OSError, ValueError) as error:
             yield problem("certificates", f"{file}: {error}", "`virtfleet down`, then `virtfleet up` makes it anew.")
-    late = [(file, end) for file, end in found if end < now + _SOON]
+    late = [(file, end) for file, end in certificates if end < now + _SOON]
     for file, end in late:
         state = "has ended" if end < now else "ends"
         yield problem(
             "certificates", f"{file} {state} on {end:%Y-%m-%d}", "`virtfleet down`, then `virtfleet up` renews it."
         )
-    if found and not late:
-        yield fine("certificates", f"the first of {len(found)} ends on {min(end for _, end in found):%Y-%m-%d}")
+    if certificates and not late:
+        yield fine(
+            "certificates", f"the first of {len(certificates)} ends on {min(end for _, end in certificates):%Y-%m-%d}"
+        )

@@ -157,7 +157,7 @@ def files(name: str) -> dict[str, str]:
     }
 
     def renamed(text: str) -> str:
-        return re.sub("|".join(words), lambda found: words[found[0]], text)
+        return re.sub("|".join(words), lambda match: words[match[0]], text)
 
     example = next(place / "hypervisor-plugin" for place in _EXAMPLES if (place / "hypervisor-plugin").is_dir())
     return {renamed(path): renamed((example / path).read_text()) for path in _FILES}

@@ -29,14 +29,14 @@ _Key = tuple[str, str]
 DEEDS = (Fate.MOVES, Fate.RESTARTS, STOPS, Fate.STAYS)
 
 
-def plan(view: FleetView, wanted: Mapping[str, Any], machines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """`wanted` is the KubeVirt object to be, `machines` are the VMs."""
+def plan(view: FleetView, wanted: Mapping[str, Any], vms: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """`wanted` is the KubeVirt object to be, `vms` are the VMs."""
     new = {**view.kubevirt, "spec": wanted.get("spec") or {}}
     after = Installation(new)
     refused = _refused(new, view)
     if refused:
         return {"refused": refused, "handlers": [], "vms": [], "counts": {}}
-    strategies = {_key(vm): (vm.get("spec") or {}) for vm in machines}
+    strategies = {_key(vm): (vm.get("spec") or {}) for vm in vms}
     vms = [said for vmi in view.instances if (said := _vm(vmi, after, strategies))]
     vms.sort(key=lambda vm: (DEEDS.index(vm["does"]), vm["namespace"], vm["name"]))
     running = sum(_running(vmi) for vmi in view.instances)
@@ -57,33 +57,33 @@ def _refused(new: dict[str, Any], view: FleetView) -> list[str]:
     return [f"{cause.field}: {cause.message}" for cause in findings.causes]
 
 
-def _vm(vmi: dict[str, Any], after: Installation, machines: Mapping[_Key, Mapping[str, Any]]) -> dict[str, Any] | None:
-    if not _running(vmi) or not (found := outlook(vmi, after)):
+def _vm(vmi: dict[str, Any], after: Installation, vms: Mapping[_Key, Mapping[str, Any]]) -> dict[str, Any] | None:
+    if not _running(vmi) or not (expected := outlook(vmi, after)):
         return None
-    does, why = str(found.fate), found.why
-    if found.fate is Fate.RESTARTS and (lost := _stays_down(vmi, machines)):
+    does, why = str(expected.fate), expected.why
+    if expected.fate is Fate.RESTARTS and (lost := _stays_down(vmi, vms)):
         does, why = STOPS, f"{why}; {lost}"
     metadata, status = vmi["metadata"], vmi["status"]
     return {
         "namespace": metadata.get("namespace", "default"),
         "name": metadata["name"],
         "node": status.get("nodeName", ""),
-        "pool": named(found.launcher.pool),
+        "pool": named(expected.launcher.pool),
         "image": status["launcherContainerImageVersion"],
-        "newImage": found.launcher.image,
+        "newImage": expected.launcher.image,
         "does": does,
         "why": why,
     }
 
 
-def _stays_down(vmi: Mapping[str, Any], machines: Mapping[_Key, Mapping[str, Any]]) -> str:
+def _stays_down(vmi: Mapping[str, Any], vms: Mapping[_Key, Mapping[str, Any]]) -> str:
     """Why nobody starts it again; empty where somebody does."""
     owners = [o for o in vmi["metadata"].get("ownerReferences") or () if o.get("controller")]
     if any(o["kind"] == REPLICA_SET.kind for o in owners):
         return ""
     if not any(o["kind"] == VMS.kind for o in owners):
         return "it belongs to no VM that would start it again"
-    spec = machines.get(_key(vmi)) or {}
+    spec = vms.get(_key(vmi)) or {}
     strategy = spec.get("runStrategy") or ("Always" if spec.get("running") else "Halted")
     return "" if strategy == "Always" else f"its VM has the runStrategy {strategy} and does not start it again"
 

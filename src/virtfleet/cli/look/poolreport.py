@@ -87,13 +87,13 @@ def _configuration(pools: tuple[Pool, ...], nodes: list[dict[str, Any]] | None) 
     labels_of = {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in nodes or ()}
     for overlap in overlaps(pools):
         labels = ", ".join(f"{key}={value}" for key, value in overlap.witness.items())
-        told = (
+        words = (
             f"pools {overlap.first.name} and {overlap.second.name} overlap: a node with {labels} "
             f"belongs to {overlap.first.name}"
         )
         both = [n for n, own in labels_of.items() if overlap.first.selects(own) and overlap.second.selects(own)]
         (possible if nodes is not None and not both else real).append(
-            told + (f", as {', '.join(sorted(both))} does" if both else "")
+            words + (f", as {', '.join(sorted(both))} does" if both else "")
         )
     real += [f"pool {pool.name} can own no node: earlier pools take all that it selects" for pool in shadowed(pools)]
     real += [

@@ -13,7 +13,7 @@ import click
 from virtfleet.api.kinds import KUBEVIRT
 from virtfleet.cli.manifests import Manifest, cluster_of, manifests
 from virtfleet.cli.output import CommandError, explained, output_option, result
-from virtfleet.cli.reach import Where, cluster_options, found, oldest_kubevirt, with_cluster
+from virtfleet.cli.reach import Where, cluster_options, known_files, oldest_kubevirt, with_cluster
 
 if TYPE_CHECKING:
     from virtfleet.cli.look.verdicts import Verdict
@@ -99,7 +99,7 @@ def _basis(kubevirt_file: str | None, where: Where, checked: list[Manifest]) -> 
         return Basis(cluster_of(None, beside), "the KubeVirt object among the manifests")
     if where != Where() or os.environ.get("KUBECONFIG"):
         return _of_cluster(where)
-    for path in found():
+    for path in known_files():
         try:
             return _of_cluster(Where(path))
         except CommandError as error:

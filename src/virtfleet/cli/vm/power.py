@@ -109,11 +109,11 @@ def _command(
 
 
 async def _look(vm: Reached, before: str = "") -> Seen:
-    found: dict[str, Obj] = {}
+    objects: dict[str, Obj] = {}
     for resource in (VMS, VMIS):
         with ignoring(is_not_found):
-            found[resource.kind] = await vm.api.get(resource, vm.name, vm.namespace)
-    return Seen(found.get(VMS.kind), found.get(VMIS.kind), before)
+            objects[resource.kind] = await vm.api.get(resource, vm.name, vm.namespace)
+    return Seen(objects.get(VMS.kind), objects.get(VMIS.kind), before)
 
 
 async def _until(vm: Reached, reached: Callable[[Seen], bool], before: str, progress: Progress, timeout: float) -> Seen:

@@ -334,27 +334,27 @@ def status_of(
     old: Obj, name: str, at: str, claim: Claim | None, importer: Importer | None, trouble: str, now: float
 ) -> Obj:
     """The whole status; `trouble` is what stands in its way."""
-    told: list[Condition] = old.get("conditions") or []
+    held: list[Condition] = old.get("conditions") or []
     bound = claim is not None and claim.bound
     words = f"PVC {name} Bound" if bound else f"PVC {name} Pending" if claim else "No PVC found"
-    told = _put(told, "Bound", bound, "Bound" if bound else "Pending" if claim else "NotFound", words, now)
+    held = _put(held, "Bound", bound, "Bound" if bound else "Pending" if claim else "NotFound", words, now)
     done = at == SUCCEEDED
-    told = _put(told, "Ready", done, "" if done else "TransferFailed" if at == FAILED else "TransferRunning", "", now)
+    held = _put(held, "Ready", done, "" if done else "TransferFailed" if at == FAILED else "TransferRunning", "", now)
     if done:
-        told = _put(told, "Running", False, "Completed", "the disk is whole", now)
+        held = _put(held, "Running", False, "Completed", "the disk is whole", now)
     elif trouble:
-        told = _put(told, "Running", False, "Error", trouble, now)
+        held = _put(held, "Running", False, "Error", trouble, now)
     else:
         running = importer is not None and importer.running
-        told = _put(told, "Running", running, "Pod is running" if running else "Pending", "", now)
+        held = _put(held, "Running", running, "Pod is running" if running else "Pending", "", now)
     return {
         "claimName": name,
         "phase": at,
         "progress": _ALL if done else _UNKNOWN,
         "restartCount": importer.restarts if importer else old.get("restartCount") or 0,
-        "conditions": told,
+        "conditions": held,
     }
 
 
-def _put(told: list[Condition], kind: str, holds: bool, reason: str, message: str, now: float) -> list[Condition]:
-    return conditions.put(told, kind, "True" if holds else "False", now, reason=reason, message=message)
+def _put(held: list[Condition], kind: str, holds: bool, reason: str, message: str, now: float) -> list[Condition]:
+    return conditions.put(held, kind, "True" if holds else "False", now, reason=reason, message=message)

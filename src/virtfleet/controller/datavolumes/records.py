@@ -57,13 +57,13 @@ decode = whole(DataVolume)
 
 def unfilled(volumes: Cache[DataVolume], claims: Cache[Claim], keys: Iterable[str]) -> list[DataVolume]:
     """DataVolumes of these names whose claims are theirs, or not there yet, and not to be used so far."""
-    found = []
+    empty = []
     for key in keys:
         volume, claim = volumes.get(key), claims.get(key)
         waits = claim is None or (claim.controlled_by(volume.uid if volume else "") and not claim.filled)
         if volume and not volume.filled and waits:
-            found.append(volume)
-    return found
+            empty.append(volume)
+    return empty
 
 
 _NOT_PULLED = ("ErrImagePull", "ImagePullBackOff")

@@ -12,8 +12,8 @@ from virtfleet.api.meta import PhaseTransitionTimestamp
 from virtfleet.api.migration import VirtualMachineInstanceMigrationState
 from virtfleet.api.names import FINAL, Phase, VMICondition
 from virtfleet.api.vmistatus import GuestABI, HotplugVolumeStatus
+from virtfleet.controller.records.guest import GuestSpec, Interface
 from virtfleet.controller.records.kept import Record, Whole, whole
-from virtfleet.controller.records.machine import Interface, Machine
 from virtfleet.kube.resource import VMIS, Obj
 from virtfleet.pods.vmstate import claim_name
 
@@ -66,7 +66,7 @@ class InstanceStatus(Record):
     interfaces: list[Interface] = []
 
 
-class InstanceSpec(Machine):
+class InstanceSpec(GuestSpec):
     start_strategy: str = ""
     eviction_strategy: str = ""
     node_selector: dict[str, str] = {}

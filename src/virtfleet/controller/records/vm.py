@@ -8,9 +8,9 @@ import msgspec
 
 from virtfleet.api import names
 from virtfleet.api.vm import VirtualMachineStartFailure, VirtualMachineStateChangeRequest
+from virtfleet.controller.records.guest import GuestSpec
 from virtfleet.controller.records.instance import Migrated
 from virtfleet.controller.records.kept import Record, Whole, whole
-from virtfleet.controller.records.machine import Machine
 from virtfleet.kube.resource import VMI_REPLICA_SETS, VMS
 
 
@@ -23,7 +23,7 @@ class TemplateMeta(Record):
 
 
 class Template(Record):
-    spec: Machine = msgspec.field(default_factory=Machine)
+    spec: GuestSpec = msgspec.field(default_factory=GuestSpec)
     metadata: TemplateMeta | None = None
 
     @property

@@ -91,8 +91,8 @@ class Updates(Part):
         due: dict[Fate, list[Due]] = {fate: [] for fate in Fate}
         for vmi in self._instances.by_index("outdated", ALL):
             running = vmi.phase == Phase.RUNNING and not vmi.deleting
-            if running and (found := outlook(vmi.essence(), settings)):
-                due[found.fate].append((vmi, found))
+            if running and (expected := outlook(vmi.essence(), settings)):
+                due[expected.fate].append((vmi, expected))
         await self._move(due[Fate.MOVES], settings)
         waits = await self._restart(due[Fate.RESTARTS])
         if due[Fate.MOVES]:
@@ -154,8 +154,8 @@ class Updates(Part):
     async def _restart(self, due: list[Due]) -> list[float]:
         """Evict a batch of each strategy; the answer is after how many seconds each may have its next one."""
         by_strategy: dict[Strategy, list[Instance]] = defaultdict(list)
-        for vmi, found in due:
-            by_strategy[found.strategy].append(vmi)
+        for vmi, expected in due:
+            by_strategy[expected.strategy].append(vmi)
         waits = []
         for strategy, vmis in by_strategy.items():
             left = self._evicted.get(strategy.scope, self._began) + strategy.interval - time.monotonic()

@@ -36,12 +36,12 @@ def grant(launcher: PodProcess, more: Iterable[str]) -> list[str]:
 def _devices(top: int, path: str) -> Iterator[tuple[str, int]]:
     """The device nodes at a path and below it, open. Links are not followed: they could lead out of the Pod."""
     try:
-        found = confined.open_at(top, path, os.O_PATH, confined.NO_LINKS)
+        opened = confined.open_at(top, path, os.O_PATH, confined.NO_LINKS)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             raise
         return
-    with confined.closing(found) as fd:
+    with confined.closing(opened) as fd:
         mode = os.fstat(fd).st_mode
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
             yield path, fd

@@ -39,17 +39,17 @@ def inspect() -> tuple[dict[str, Link], dict[str, str]]:
     """The interfaces of this namespace, and of which kind they are."""
     links = msgspec.json.decode(_run("ip", "-json", "-details", "addr", "show"))
     routes = msgspec.json.decode(_run("ip", "-json", "-4", "route", "show") or b"[]")
-    found = {}
+    interfaces = {}
     for link in links:
         name, addresses = link["ifname"], link.get("addr_info", ())
-        found[name] = Link(
+        interfaces[name] = Link(
             name,
             link.get("address", ""),
             link.get("mtu", 1500),
             [f"{a['local']}/{a['prefixlen']}" for a in addresses if a.get("scope") == "global"],
             [Route(_network(r["dst"]), r.get("gateway", "")) for r in routes if r.get("dev") == name],
         )
-    return found, {link["ifname"]: link.get("linkinfo", {}).get("info_kind", "") for link in links}
+    return interfaces, {link["ifname"]: link.get("linkinfo", {}).get("info_kind", "") for link in links}
 
 
 def _network(dst: str) -> str:

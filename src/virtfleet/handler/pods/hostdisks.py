@@ -47,17 +47,17 @@ def _make_ready(name: str, disk: HostDisk, launcher: PodProcess) -> None:
         place = confined.open_at(top, name, os.O_RDONLY | os.O_DIRECTORY, confined.NO_LINKS)
         stack.callback(os.close, place)
         try:
-            found = confined.open_at(place, file, os.O_PATH, confined.NO_LINKS_NOR_MOUNTS)
+            opened = confined.open_at(place, file, os.O_PATH, confined.NO_LINKS_NOR_MOUNTS)
         except FileNotFoundError:
             if disk.type != "DiskOrCreate":
                 raise NoDisk("there is no such file on the node; make it there, or use type DiskOrCreate") from None
             return _make(place, file, Quantity.parse(disk.capacity or 0).value())
-        stack.callback(os.close, found)
-        status = os.fstat(found)
+        stack.callback(os.close, opened)
+        status = os.fstat(opened)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             raise NoDisk("it is not a regular file with one name; put the disk into a file of its own")
         if status.st_uid != paths.USER:
-            os.chown(f"/proc/self/fd/{found}", paths.USER, paths.USER)
+            os.chown(f"/proc/self/fd/{opened}", paths.USER, paths.USER)
 
 
 def _make(place: int, file: str, size: int) -> None:

@@ -139,9 +139,9 @@ class PodProcess:
     def opened(self, path: str, flags: int) -> Iterator[int]:
         """What is at a path of its own file system; no link leads out of that."""
         with closing(os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._proc)) as root:
-            found = confined.open_at(root, path, flags, confined.INSIDE)
-        with closing(found):
-            yield found
+            opened = confined.open_at(root, path, flags, confined.INSIDE)
+        with closing(opened):
+            yield opened
 
     def has(self, path: str) -> bool:
         """Whether there is something at a path of its own file system."""

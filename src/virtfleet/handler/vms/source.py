@@ -167,9 +167,9 @@ class Source:
         before = (situation.obj.get("status") or {}).get("volumeStatus") or ()
         for reason, message in plugging.news(before, change["status"].get("volumeStatus") or ()):
             self._recorder.normal(instance.reference, reason, message)
-        if told := status.credentials(situation.obj, change):
-            self._recorder.warning(instance.reference, "AccessCredentialsSyncFailed", told)
-        elif told is not None:
+        if trouble := status.credentials(situation.obj, change):
+            self._recorder.warning(instance.reference, "AccessCredentialsSyncFailed", trouble)
+        elif trouble is not None:
             said = "Access credentials sync successful."
             self._recorder.normal(instance.reference, "AccessCredentialsSyncSuccess", said)
         state = vm.launcher.state or DomainState()

@@ -246,9 +246,9 @@ def _conditions(at: Situation, present: list[Condition], phase: str, now: float)
     missing = sorted(wanted - set(at.guest.commands)) if at.guest else []
     why = f"missing: {', '.join(missing)}; allow them, or install a newer qemu-guest-agent in the guest"
     present = _if(present, kind.UNSUPPORTED_AGENT, bool(missing), now, _POOR_AGENT, why)
-    if told := at.state.credentials:
-        holds = "True" if told.synchronized else "False"
-        present = conditions.put(present, kind.CREDENTIALS, holds, now, message=told.message)
+    if applied := at.state.credentials:
+        holds = "True" if applied.synchronized else "False"
+        present = conditions.put(present, kind.CREDENTIALS, holds, now, message=applied.message)
     present = _if(present, kind.PAUSED, paused, now, *_PAUSES.get(at.state.reason, (at.state.reason, "")))
     if at.hypervisor is None:
         return present

@@ -22,8 +22,8 @@ def forgotten(running: Element, nodes: Iterable[str]) -> list[str]:
     """
     parts = (part for disk in running.iterfind("devices/disk") for part in disk.iter())
     used = {part.get("index") for part in parts if part.attrib.keys() - {"index"} or len(part)}
-    found = [match for name in nodes if (match := _NODE.fullmatch(name)) and match[1] not in used]
-    return [match[0] for match in sorted(found, key=lambda match: match[2])]
+    matches = [match for name in nodes if (match := _NODE.fullmatch(name)) and match[1] not in used]
+    return [match[0] for match in sorted(matches, key=lambda match: match[2])]
 
 
 def sweep(running: Element, ask: Ask) -> bool:

@@ -85,9 +85,9 @@ def last_words(pattern: str, most: int = 2000) -> str:
     words = []
     for path in glob.iglob(pattern):
         with suppress(OSError), open(_open(path, os.O_RDONLY), "rb") as file:
-            found = os.fstat(file.fileno())
-            if stat.S_ISREG(found.st_mode):
-                file.seek(max(0, found.st_size - most))
+            status = os.fstat(file.fileno())
+            if stat.S_ISREG(status.st_mode):
+                file.seek(max(0, status.st_size - most))
                 words.append(file.read(most).decode(errors="replace"))
     return "".join(words)[-most:]
 
@@ -99,12 +99,12 @@ def shorten(path: str) -> None:
     except OSError:
         return  # it is gone, or no file
     try:
-        found = os.fstat(log)
+        status = os.fstat(log)
         # What a process that does not append leaves free at the beginning takes no space.
-        if not stat.S_ISREG(found.st_mode) or found.st_blocks * 512 <= MOST:
+        if not stat.S_ISREG(status.st_mode) or status.st_blocks * 512 <= MOST:
             return
         with suppress(OSError):
-            _keep(log, found, path)
+            _keep(log, status, path)
         os.ftruncate(log, 0)
     finally:
         os.close(log)
@@ -115,14 +115,14 @@ def _open(path: str, how: int) -> int:
     return os.open(path, how | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def _keep(log: int, found: os.stat_result, path: str) -> None:
+def _keep(log: int, status: os.stat_result, path: str) -> None:
     for older in (2, 1):
         with suppress(FileNotFoundError):
             os.rename(f"{path}.{older - 1}", f"{path}.{older}")
-    kept = os.open(f"{path}.0", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, stat.S_IMODE(found.st_mode))
+    kept = os.open(f"{path}.0", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, stat.S_IMODE(status.st_mode))
     try:
-        place = max(0, found.st_size - MOST)
-        while place < found.st_size and (piece := os.pread(log, min(_PIECE, found.st_size - place), place)):
+        place = max(0, status.st_size - MOST)
+        while place < status.st_size and (piece := os.pread(log, min(_PIECE, status.st_size - place), place)):
             place += os.write(kept, piece)
     finally:
         os.close(kept)

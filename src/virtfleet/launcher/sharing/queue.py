@@ -194,13 +194,13 @@ def _close(fd: int) -> None:
 
 def part(pieces: list[memoryview], start: int, length: int) -> list[memoryview]:
     """So many bytes from a place on, or all that there are, of what is in several pieces."""
-    found = []
+    covered = []
     for piece in pieces:
         if within := piece[start : start + length]:
-            found.append(within)
+            covered.append(within)
             length -= len(within)
         start = max(0, start - len(piece))
-    return found
+    return covered
 
 
 def scattered(pieces: list[memoryview], data: bytes) -> None:

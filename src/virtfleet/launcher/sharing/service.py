@@ -210,9 +210,9 @@ class Service:
         return wire.attributes_answer(self._known(os.stat(node.fd)))
 
     def _statfs(self, asked: Asked) -> bytes:
-        found = os.statvfs(self._tree.node(asked.node).fd)
-        room = (found.f_blocks, found.f_bfree, found.f_bavail, found.f_files, found.f_ffree)
-        return wire.STATFS_OUT.pack(*room, found.f_bsize, found.f_namemax, found.f_frsize, 0)
+        usage = os.statvfs(self._tree.node(asked.node).fd)
+        room = (usage.f_blocks, usage.f_bfree, usage.f_bavail, usage.f_files, usage.f_ffree)
+        return wire.STATFS_OUT.pack(*room, usage.f_bsize, usage.f_namemax, usage.f_frsize, 0)
 
     # Files.
 
@@ -290,8 +290,8 @@ class Service:
         number, offset, size, *_ = wire.READ_IN.unpack_from(asked.arguments)
         handle = self._tree.handle(number, directory=True)
         if offset == 0:
-            with os.scandir(handle.fd) as found:
-                inside = [(os.fsencode(e.name), e.inode(), _type(e)) for e in found]
+            with os.scandir(handle.fd) as entries:
+                inside = [(os.fsencode(e.name), e.inode(), _type(e)) for e in entries]
             here = os.stat(handle.fd)
             handle.names = [(name, here.st_ino, stat.S_IFDIR) for name in (b".", b"..")] + inside
         room, said = min(size, asked.room), bytearray()

@@ -27,7 +27,7 @@ def refusal(number: int) -> OSError:
 
 
 @dataclass(slots=True)
-class Node:
+class Inode:
     """A file that the guest knows."""
 
     fd: int
@@ -58,7 +58,7 @@ class Tree:
     def __init__(self, directory: str, *, most: int = MOST) -> None:
         self._root = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._most = most
-        self._nodes: dict[int, Node] = {}
+        self._nodes: dict[int, Inode] = {}
         self._by_key: dict[tuple[int, int], int] = {}
         self._handles: dict[int, Handle] = {}
         self._next = wire.ROOT + 1
@@ -69,12 +69,12 @@ class Tree:
         for fd in [*(node.fd for node in self._nodes.values()), *(handle.fd for handle in self._handles.values())]:
             os.close(fd)
         st = os.stat(self._root)
-        root = Node(os.dup(self._root), wire.kind_of(st.st_mode), (st.st_dev, st.st_ino), 1)
+        root = Inode(os.dup(self._root), wire.kind_of(st.st_mode), (st.st_dev, st.st_ino), 1)
         self._nodes, self._by_key, self._handles = {wire.ROOT: root}, {root.key: wire.ROOT}, {}
 
     # What the guest knows.
 
-    def node(self, number: int) -> Node:
+    def node(self, number: int) -> Inode:
         if number not in self._nodes:
             raise refusal(errno.ESTALE)
         return self._nodes[number]
@@ -90,7 +90,7 @@ class Tree:
                 if len(self._nodes) >= self._most:
                     raise refusal(errno.ENFILE)
                 number, self._next = self._next, self._next + 1
-                self._nodes[number] = Node(fd, wire.kind_of(st.st_mode), key)
+                self._nodes[number] = Inode(fd, wire.kind_of(st.st_mode), key)
                 self._by_key[key] = number
                 fd = -1
         finally:

@@ -121,10 +121,10 @@ def dirent(name: bytes, ino: int, kind: int, following: int) -> bytes:
 
 def names(data: bytes, count: int) -> list[bytes]:
     """Names at the end of a request, each with a zero behind it."""
-    found = data.split(b"\0")
-    if len(found) != count + 1 or found[-1]:
+    words = data.split(b"\0")
+    if len(words) != count + 1 or words[-1]:
         raise ValueError("names without their ends")
-    return found[:-1]
+    return words[:-1]
 
 
 def kind_of(mode: int) -> int:

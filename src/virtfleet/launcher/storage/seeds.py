@@ -71,19 +71,19 @@ def files(vmi: VMI, volume: Volume) -> Files:
         }
     assert source is not None
     user, network = _data(volume.name, source)
-    told = msgspec.json.encode({key: value for key, value in metadata.items() if value})
+    document = msgspec.json.encode({key: value for key, value in metadata.items() if value})
     place = layout(volume)
-    return {place.user: user, place.metadata: told, **({place.network: network} if network else {})}
+    return {place.user: user, place.metadata: document, **({place.network: network} if network else {})}
 
 
 def _tagged(vmi: VMI) -> list[dict[str, Any]]:
     """Devices that have a name for the guest, as far as it is known where they are: libvirt places the others later."""
     devices = vmi.spec.domain.devices
-    found = [("nic", i.pci_address, {"mac": i.mac_address}, i.tag) for i in devices.interfaces]
-    found += [("disk", d.disk.pci_address, {"serial": d.serial}, d.tag) for d in devices.disks if d.disk]
+    tagged = [("nic", i.pci_address, {"mac": i.mac_address}, i.tag) for i in devices.interfaces]
+    tagged += [("disk", d.disk.pci_address, {"serial": d.serial}, d.tag) for d in devices.disks if d.disk]
     return [
         {"type": kind, "bus": "pci", "address": address, **{k: v for k, v in more.items() if v}, "tags": [tag]}
-        for kind, address, more, tag in found
+        for kind, address, more, tag in tagged
         if tag and address
     ]
 
@@ -111,8 +111,8 @@ def _text(volume: str, field: str, plain: str, encoded: str) -> bytes:
 
 def _secret(volume: str, part: str, keys: tuple[str, ...]) -> bytes:
     files = [Path(paths.cloud_init_secret(volume, part), key) for key in keys]
-    if found := next((file for file in files if file.is_file()), None):
-        return found.read_bytes()
+    if existing := next((file for file in files if file.is_file()), None):
+        return existing.read_bytes()
     raise Failure(f"volume {volume!r}: its Secret has no key {keys[0]}")
 
 

@@ -37,28 +37,28 @@ def commands(credentials: Iterable[AccessCredential]) -> list[tuple[str, str, di
                 keys[user] += [line for line in lines if line and not line.startswith("#")]
         elif credential.user_password:
             passwords |= _files(credential.user_password.source)
-    told: list[tuple[str, str, dict[str, object]]] = []
+    commands: list[tuple[str, str, dict[str, object]]] = []
     for user, own in keys.items():
-        told.append((user, SET_KEYS, {"username": user, "keys": list(dict.fromkeys(own)), "reset": True}))
+        commands.append((user, SET_KEYS, {"username": user, "keys": list(dict.fromkeys(own)), "reset": True}))
     for user, word in passwords.items():
         password = base64.b64encode(word).decode()
-        told.append((user, SET_PASSWORD, {"username": user, "password": password, "crypted": False}))
-    return told
+        commands.append((user, SET_PASSWORD, {"username": user, "password": password, "crypted": False}))
+    return commands
 
 
 def _files(source: object) -> dict[str, bytes]:
     secret = getattr(source, "secret", None)
     if secret is None:
         return {}
-    directory, found = Path(paths.access_credential(secret.secret_name)), {}
+    directory, files = Path(paths.access_credential(secret.secret_name)), {}
     if not directory.is_dir():
         raise Failure(f"Secret {secret.secret_name} is not mounted in the VM's pod")
     for path in sorted(directory.glob("[!.]*")):
         with path.open("rb") as file:
-            found[path.name] = file.read(_LARGEST + 1)
-        if len(found[path.name]) > _LARGEST:
+            files[path.name] = file.read(_LARGEST + 1)
+        if len(files[path.name]) > _LARGEST:
             raise Failure(f"Secret {secret.secret_name}: {path.name} is longer than {_LARGEST} bytes")
-    return found
+    return files
 
 
 def _text(data: bytes) -> str:

@@ -62,8 +62,8 @@ def decode(message: bytes) -> Fields:
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     fields: Fields = {}
-    found = UnknownFieldSet(Empty.FromString(message))
-    for field in (found[index] for index in range(len(found))):
+    unknown = UnknownFieldSet(Empty.FromString(message))
+    for field in (unknown[index] for index in range(len(unknown))):
         if field.wire_type not in (0, 2):
             raise DecodeError("not a message of bytes and numbers")
         fields.setdefault(field.field_number, []).append(field.data)
@@ -140,8 +140,8 @@ def _called(number: int, socket: str, method: str, message: bytes) -> Fields:
         try:
             said: bytes = channel.unary_unary(method)(message, timeout=_CALL)
         except grpc.RpcError as error:
-            told = error.details() if isinstance(error, grpc.Call) else error
-            raise SidecarError(f"sidecar {number}: {method.rpartition('/')[2]}: {told}") from None
+            details = error.details() if isinstance(error, grpc.Call) else error
+            raise SidecarError(f"sidecar {number}: {method.rpartition('/')[2]}: {details}") from None
     return _decoded(number, said)
 
 

@@ -72,14 +72,14 @@ class Hooks:
         try:
             if answer[_SEED] == asked[_SEED]:
                 old = msgspec.json.decode(answer[_LEGACY_SEED], type=dict[str, str])
-                told: dict[str, Any] = {"UserData": old.get("userData"), "NetworkData": old.get("networkData")}
+                answered: dict[str, Any] = {"UserData": old.get("userData"), "NetworkData": old.get("networkData")}
             else:
-                told = msgspec.json.decode(answer[_SEED], type=dict[str, Any])
-            said = {layout.user: told.get("UserData"), layout.network: told.get("NetworkData")}
+                answered = msgspec.json.decode(answer[_SEED], type=dict[str, Any])
+            said = {layout.user: answered.get("UserData"), layout.network: answered.get("NetworkData")}
             changed = {name: value.encode() for name, value in said.items() if value}
         except (msgspec.MsgspecError, AttributeError) as error:
             raise Failure(f"a hook sidecar's cloud-init data cannot be read: {error}") from None
-        kept = told.get(layout.metadata_field) or metadata[layout.metadata_field]
+        kept = answered.get(layout.metadata_field) or metadata[layout.metadata_field]
         return {layout.user: b"", **changed, layout.metadata: msgspec.json.encode(kept)}
 
     async def say_goodbye(self) -> None:

@@ -27,11 +27,11 @@ def report(
     """The conditions of a namespace on its way out: what keeps it."""
     contents = [f"{r.plural}.{r.group} has {n} resource instances" for r, n in remaining.items()]
     holders = [f"{name} in {n} resource instances" for name, n in finalizers.items()]
-    told = "Some content in the namespace has finalizers remaining"
+    words = "Some content in the namespace has finalizers remaining"
     failed = f"Failed to delete all resource types, {len(failures)} remaining"
     troubles = [
         ("NamespaceContentRemaining", "SomeResourcesRemain", "Some resources are remaining", contents),
-        ("NamespaceFinalizersRemaining", "SomeFinalizersRemain", told, holders),
+        ("NamespaceFinalizersRemaining", "SomeFinalizersRemain", words, holders),
         ("NamespaceDeletionContentFailure", "ContentDeletionFailed", failed, failures),
     ]
     result = listed or []

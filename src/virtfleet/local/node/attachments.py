@@ -169,9 +169,9 @@ def config(text: object) -> Config:
 
 def _bridge(plugins: Any) -> dict[str, Any]:
     """The one plugin that attaches; others may stand beside it that have nothing to do."""
-    found = plugins if isinstance(plugins, list) and all(isinstance(p, dict) for p in plugins) else []
-    others = [str(p.get("type") or "nothing")[:50] for p in found if p.get("type") not in ("bridge", *_BESIDE)]
-    bridges: list[dict[str, Any]] = [p for p in found if p.get("type") == "bridge"]
+    listed = plugins if isinstance(plugins, list) and all(isinstance(p, dict) for p in plugins) else []
+    others = [str(p.get("type") or "nothing")[:50] for p in listed if p.get("type") not in ("bridge", *_BESIDE)]
+    bridges: list[dict[str, Any]] = [p for p in listed if p.get("type") == "bridge"]
     if others or len(bridges) != 1:
         has = f"type {others[0]}" if others else f"{len(bridges)} plugins of type bridge"
         raise Unusable(f"spec.config has {has}; the local cluster attaches to bridges only: use one of type bridge")

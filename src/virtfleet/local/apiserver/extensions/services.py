@@ -46,11 +46,11 @@ def endpoints(store: Store, namespace: str, name: str, port: int) -> list[tuple[
     slices = [s for s in everything if s["metadata"].get("labels", {}).get("kubernetes.io/service-name") == name]
     if not slices:
         raise Unreachable("EndpointsNotFound", f'cannot find endpointslices for service/{name} in "{namespace}"')
-    found = [each for piece in slices for each in ready(piece, served)]
-    if not found:
+    addresses = [each for piece in slices for each in ready(piece, served)]
+    if not addresses:
         missing = f'endpointslices for service/{name} in "{namespace}" have no addresses with port name "{served}"'
         raise Unreachable("MissingEndpoints", missing)
-    return found
+    return addresses
 
 
 def ready(piece: Obj, port_name: str) -> Iterator[tuple[str, int]]:
@@ -82,8 +82,8 @@ class ClusterResolver(AbstractResolver):
         if not host.endswith(SUFFIX):
             return await self._others.resolve(host, port, family)
         name, _, namespace = host.removesuffix(SUFFIX).partition(".")
-        found = endpoints(self._store, namespace, name, port)
-        random.shuffle(found)  # the load is spread, and a pod that is gone is not tried first every time
+        addresses = endpoints(self._store, namespace, name, port)
+        random.shuffle(addresses)  # the load is spread, and a pod that is gone is not tried first every time
         return [
             ResolveResult(
                 hostname=host,
@@ -93,7 +93,7 @@ class ClusterResolver(AbstractResolver):
                 proto=socket.IPPROTO_TCP,
                 flags=socket.AI_NUMERICHOST,
             )
-            for address, there in found
+            for address, there in addresses
         ]
 
     async def close(self) -> None:

@@ -253,11 +253,11 @@ _GOVERNING = {
 def rules(stored: Store) -> dict[str, Rules]:
     """By the storage name of the kind."""
     involved = (f"involvedObject.{name}" for name in ("kind", "namespace", "name", "uid", "apiVersion", "fieldPath"))
-    told = dict.fromkeys((*involved, "reason", "reportingComponent", "type"), "")
+    selectable = dict.fromkeys((*involved, "reason", "reportingComponent", "type"), "")
     return {
         **_GOVERNING,
         "/configmaps": _config("data", "binaryData"),
-        "/events": Rules(selectable=told),
+        "/events": Rules(selectable=selectable),
         "/namespaces": Rules(
             status={"phase": "Active"},
             selectable={"status.phase": ""},

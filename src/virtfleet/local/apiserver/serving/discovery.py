@@ -67,8 +67,8 @@ class Discovery:
         return _json({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [address]})
 
     def _group(self, name: str) -> Document | None:
-        found = next((group for group in self._named() if group["name"] == name), None)
-        return _constant({"kind": "APIGroup", "apiVersion": "v1", **found}) if found else None
+        named = next((group for group in self._named() if group["name"] == name), None)
+        return _constant({"kind": "APIGroup", "apiVersion": "v1", **named}) if named else None
 
     def _resources(self, group: str, version: str) -> Document | None:
         """None for what other servers serve: they are asked themselves."""

@@ -75,7 +75,7 @@ class Domain(Record):
     firmware: Firmware | None = None
 
 
-class Machine(Volumes):
+class GuestSpec(Volumes):
     """What a VMI, or a template, is given."""
 
     networks: list[Network] = []

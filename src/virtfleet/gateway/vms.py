@@ -28,7 +28,7 @@ V = TypeVar("V", VirtualMachine, VirtualMachineInstance)
 
 
 @dataclass(frozen=True, slots=True)
-class _Machine(Generic[V]):
+class _Vm(Generic[V]):
     """An object, as it is and as it is read."""
 
     object: Obj
@@ -59,7 +59,7 @@ class _Machine(Generic[V]):
         return any(c.type == condition and c.status == "True" for c in self.view.status.conditions)
 
 
-class Vm(_Machine[VirtualMachine]):
+class Vm(_Vm[VirtualMachine]):
     """A VM."""
 
     @property
@@ -69,7 +69,7 @@ class Vm(_Machine[VirtualMachine]):
         return spec.run_strategy or ("Always" if spec.running else "Halted")
 
 
-class Vmi(_Machine[VirtualMachineInstance]):
+class Vmi(_Vm[VirtualMachineInstance]):
     """A VMI."""
 
     @property
@@ -95,7 +95,7 @@ class Options(msgspec.Struct, rename="camel", kw_only=True):
 
 
 @dataclass
-class Machines:
+class Vms:
     """Reads VMs and VMIs."""
 
     _api: KubeApi
