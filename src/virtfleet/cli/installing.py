@@ -34,7 +34,7 @@ from virtfleet.kube.resource import (
 )
 from virtfleet.operator import manifest
 from virtfleet.operator.apply import difference
-from virtfleet.operator.handlerpods import PROBE, RESTARTED
+from virtfleet.operator.handlerpods import IMAGE_TRIAL, RESTARTED
 from virtfleet.operator.render import stamped
 from virtfleet.operator.world import RESOURCES
 
@@ -184,7 +184,7 @@ def why_not_rolled_out(deployment: Obj) -> str | None:
 
 def why_components_unready(pods: Sequence[Obj]) -> str | None:
     """Which Pods of the installation are not ready. What a node mounts may be found out later."""
-    pods = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(APP_LABEL) != PROBE]
+    pods = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(APP_LABEL) != IMAGE_TRIAL]
     ready = {p["metadata"]["name"] for p in pods if is_true(p, "Ready") and not p["metadata"].get("deletionTimestamp")}
     alive = {p["metadata"]["name"] for p in pods if (p.get("status") or {}).get("phase") not in FINAL}
     unready = sorted(alive - ready)

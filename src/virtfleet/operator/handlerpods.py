@@ -15,7 +15,7 @@ from virtfleet.pods.networks import NETWORK_STATUS
 RESTARTED = "kubectl.kubernetes.io/restartedAt"
 """Put into a template by `kubectl rollout restart`."""
 
-PROBE = "virt-image-volume-probe"
+IMAGE_TRIAL = "virt-image-volume-probe"
 """Component of the Pods of `imagevolumes`, and the beginning of their names."""
 
 STARTING = timedelta(minutes=2)

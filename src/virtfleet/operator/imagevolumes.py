@@ -16,7 +16,7 @@ from virtfleet.api import names
 from virtfleet.installation import Installation
 from virtfleet.kube.resource import Obj
 from virtfleet.operator import deployments
-from virtfleet.operator.handlerpods import PROBE, HandlerPod
+from virtfleet.operator.handlerpods import IMAGE_TRIAL, HandlerPod
 from virtfleet.operator.handlers import VIRT_HANDLER
 from virtfleet.operator.objects import TRIAL, digest, own_pod
 from virtfleet.operator.world import NodeView
@@ -28,7 +28,7 @@ _AT = "/image"
 
 
 @dataclass(slots=True)
-class Probing:
+class Trials:
     """What is to be done about it now."""
 
     wanted: dict[str, Obj] = field(default_factory=dict)
@@ -41,25 +41,25 @@ class Probing:
 
 def look(
     installation: Installation, nodes: Iterable[NodeView], handlers: Iterable[HandlerPod], there: Iterable[HandlerPod]
-) -> Probing:
+) -> Trials:
     """Over all nodes with a handler that works; `there` are the Pods that were made for this before."""
     serving = {pod.node: pod for pod in handlers if pod.ready}
     by_name = {pod.metadata.name: pod for pod in there}
-    probing = Probing()
+    trials = Trials()
     for node in nodes:
         handler = serving.get(node.name)
         known = names.IMAGE_VOLUMES in node.labels and node.image_volumes_of in ("", node.runtime)
         if handler is None or not node.ready or known:
             continue
-        probe = render(installation, node, handler.image(VIRT_HANDLER))
-        pod = by_name.get(probe["metadata"]["name"])
+        trial = render(installation, node, handler.image(VIRT_HANDLER))
+        pod = by_name.get(trial["metadata"]["name"])
         verdict = _said(pod) if pod else None
         if verdict is not None:
-            probing.answers[node.name] = answer(node, verdict)
-        elif len(probing.wanted) < AT_ONCE:
-            probing.wanted[probe["metadata"]["name"]] = probe
-    probing.over = [pod for name, pod in by_name.items() if name not in probing.wanted]
-    return probing
+            trials.answers[node.name] = answer(node, verdict)
+        elif len(trials.wanted) < AT_ONCE:
+            trials.wanted[trial["metadata"]["name"]] = trial
+    trials.over = [pod for name, pod in by_name.items() if name not in trials.wanted]
+    return trials
 
 
 def _said(pod: HandlerPod) -> bool | None:
@@ -76,7 +76,7 @@ def answer(node: NodeView, works: bool) -> Obj:
 
 
 def render(installation: Installation, node: NodeView, image: str) -> Obj:
-    probe = {
+    container = {
         "name": "look",
         "image": image,
         "imagePullPolicy": "IfNotPresent",
@@ -89,8 +89,9 @@ def render(installation: Installation, node: NodeView, image: str) -> Obj:
         "nodeName": node.name,
         "restartPolicy": "Never",
         "securityContext": deployments.RESTRICTED_POD,
-        "containers": [probe],
+        "containers": [container],
         "volumes": [{"name": "image", "image": {"reference": image, "pullPolicy": "IfNotPresent"}}],
         **installation.pulling(),
     }
-    return own_pod(installation, f"{PROBE}-{digest([content, node.runtime])}", {names.APP_LABEL: PROBE}, content)
+    name = f"{IMAGE_TRIAL}-{digest([content, node.runtime])}"
+    return own_pod(installation, name, {names.APP_LABEL: IMAGE_TRIAL}, content)

@@ -26,7 +26,7 @@ from virtfleet.operator.apply import CannotUndo, Comparer, check_stored
 from virtfleet.operator.conditions import DEGRADED, Findings
 from virtfleet.operator.customize import PatchError
 from virtfleet.operator.endpoints import VIRT_API
-from virtfleet.operator.handlerpods import PROBE, STARTING, HandlerPod, unserved
+from virtfleet.operator.handlerpods import IMAGE_TRIAL, STARTING, HandlerPod, unserved
 from virtfleet.operator.keeping import Keeping
 from virtfleet.operator.proof import AGAIN, PROOF, Proving
 from virtfleet.operator.render import render
@@ -129,7 +129,7 @@ class Operator:
         later = ("CustomResourceDefinition", "DaemonSet", *_ADMISSION, *self._world.types, SERVICE_MONITORS.kind)
         await self._apply(obj for obj in objects if obj["kind"] not in later)
         await self._bring_handlers(installation, objects, findings)
-        await self._probe(installation)
+        await self._try_image_volumes(installation)
         findings.admission = await self._admit(objects)
         types_known = all(cache.synced.is_set() for cache in self._world.types.values())
         if findings.admission and types_known:  # which virt-api checks
@@ -271,16 +271,16 @@ class Operator:
                 await self._delete_pod(pod)
         await self._make_pods(proving.needed, proving.there)
 
-    async def _probe(self, installation: Installation) -> None:
+    async def _try_image_volumes(self, installation: Installation) -> None:
         """Find out of nodes whether images can be volumes there."""
-        there = self._world.pods_of(PROBE)
-        probing = imagevolumes.look(installation, self._world.nodes.list(), self._world.handlers(), there)
-        for node, change in probing.answers.items():
+        there = self._world.pods_of(IMAGE_TRIAL)
+        trials = imagevolumes.look(installation, self._world.nodes.list(), self._world.handlers(), there)
+        for node, change in trials.answers.items():
             await self._say_of_images(node, change)
-        for pod in probing.over:
+        for pod in trials.over:
             await self._delete_pod(pod)
         made = {pod.metadata.name for pod in there}
-        for name, wanted in probing.wanted.items():
+        for name, wanted in trials.wanted.items():
             try:
                 await self._make_pods({name: wanted}, made)
             except ApiError as error:

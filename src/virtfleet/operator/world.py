@@ -17,7 +17,7 @@ from virtfleet.kube.cache import Cache, key_of
 from virtfleet.kube.resource import KUBEVIRTS, NODES, PODS, VMIS, Obj
 from virtfleet.operator.deployments import VIRT_CONTROLLER, VIRT_DASHBOARD
 from virtfleet.operator.endpoints import VIRT_API
-from virtfleet.operator.handlerpods import PROBE, HandlerPod, decode_pod
+from virtfleet.operator.handlerpods import IMAGE_TRIAL, HandlerPod, decode_pod
 from virtfleet.operator.handlers import VIRT_HANDLER
 from virtfleet.operator.proof import PROOF
 
@@ -114,7 +114,7 @@ class World:
             for name in (names.CDI_DEFINITION, str(resource.SERVICE_MONITORS))
         )
         self.types = {each.kind: self.installed[each.kind] for each in TYPES}
-        components = f"{names.APP_LABEL} in ({VIRT_HANDLER}, {PROOF}, {PROBE}, {VIRT_API}, {VIRT_CONTROLLER})"
+        components = f"{names.APP_LABEL} in ({VIRT_HANDLER}, {PROOF}, {IMAGE_TRIAL}, {VIRT_API}, {VIRT_CONTROLLER})"
         self.pods: Cache[HandlerPod] = Cache(api, PODS, namespace=namespace, labels=components, decode=decode_pod)
         self.nodes: Cache[NodeView] = Cache(api, NODES, decode=decode_node)
         self.instances: Cache[Obj] = Cache(api, VMIS, decode=decode_instance)

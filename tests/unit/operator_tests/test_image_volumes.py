@@ -40,7 +40,7 @@ INSTALLED = kubevirt()
 INSTALLED["metadata"]["uid"] = "u"
 
 
-def look(nodes: list[NodeView], *there: HandlerPod) -> imagevolumes.Probing:
+def look(nodes: list[NodeView], *there: HandlerPod) -> imagevolumes.Trials:
     served = [handler(node.name) for node in nodes]
     return imagevolumes.look(Installation(INSTALLED), nodes, served, there)
 
@@ -74,13 +74,13 @@ def waiting(reason: str) -> dict[str, Any]:
 )
 def test_what_the_pod_shows_becomes_a_label_and_the_pod_goes(status: dict[str, Any], said: str) -> None:
     [name] = look([node("a")]).wanted
-    probing = look([node("a")], _pod(name, {"nodeName": "a"}, status))
+    trials = look([node("a")], _pod(name, {"nodeName": "a"}, status))
     if not said:
-        assert not probing.answers
-        assert not probing.over
+        assert not trials.answers
+        assert not trials.over
         return
-    assert probing.answers == {"a": {"labels": {LABEL: said}, "annotations": {OF: VERSIONS}}}
-    assert [pod.metadata.name for pod in probing.over] == [name]
+    assert trials.answers == {"a": {"labels": {LABEL: said}, "annotations": {OF: VERSIONS}}}
+    assert [pod.metadata.name for pod in trials.over] == [name]
 
 
 def test_not_all_nodes_are_tried_at_once() -> None:

@@ -128,10 +128,10 @@ def _cluster(data: Path) -> Iterator[Finding]:
 
 
 def port_is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            trial.bind(("127.0.0.1", port))
         except OSError:
             return False
     return True
