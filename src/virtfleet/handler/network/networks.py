@@ -28,7 +28,7 @@ from virtfleet.handler.network.plan import (
     guest_address,
 )
 from virtfleet.handler.network.setup import Order
-from virtfleet.handler.pods.process import PodProcess
+from virtfleet.handler.pods.process import PodProcess, path_of
 from virtfleet.kube import confined
 from virtfleet.pods.networks import pod_interface
 from virtfleet.protocol.messages import Lease, Lease6
@@ -264,7 +264,7 @@ class Networks:
         """Have something done in the Pod's namespace; the answer is what its interfaces were at first."""
         order = Order(wanted, str(self._memory(process.pod).absolute()), [*undo])
         with process.namespace("net") as namespace:
-            enter = "nsenter", f"--net=/proc/{os.getpid()}/fd/{namespace}", *python("virtfleet.handler.network.setup")
+            enter = "nsenter", f"--net={path_of(namespace)}", *python("virtfleet.handler.network.setup")
             async with self._helpers:
                 try:
                     out = await run(*enter, feed=msgspec.json.encode(order))

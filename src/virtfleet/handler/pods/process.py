@@ -150,6 +150,11 @@ class PodProcess:
         return False
 
 
+def path_of(descriptor: int) -> str:
+    """A path of what is open here, for other programs, as long as it is."""
+    return f"/proc/{os.getpid()}/fd/{descriptor}"
+
+
 def of_pod(pod: str, names: tuple[str, ...]) -> list[PodProcess]:
     """All processes of a Pod whose names begin with one of these, whatever has become of its launcher."""
     processes = []
