@@ -16,13 +16,8 @@ from vm import kubehome
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
-# Each has a fleet of its own at home, and all take about as long: tests that take nodes, handlers or launchers away;
-# tests of guests that change or move; and all others.
+# Tests that take nodes, handlers or launchers away; they take about as long as all others of a fleet.
 UPKEEP = ("test_drain", "test_pools_live", "test_streams", "test_updates", "test_upgrade")
-CHANGES = (
-    *("test_datavolumes", "test_host_disks", "test_hotplug", "test_interfaces", "test_live_sizes", "test_migration"),
-    *("test_planted_links", "test_sidecars", "test_virtiofs"),
-)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
@@ -42,7 +37,7 @@ def _group(path: Path) -> str:
         return path.stem
     if path.parent.name == "trouble":
         return "trouble"
-    return "upkeep" if path.stem in UPKEEP else "changes" if path.stem in CHANGES else "fleet"
+    return "upkeep" if path.stem in UPKEEP else "fleet"
 
 
 @pytest.fixture(scope="session")

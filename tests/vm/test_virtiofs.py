@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -106,11 +105,6 @@ def test_the_guest_reads_what_the_pod_has(sharing: Sharing) -> None:
     assert "Read-only" in sharing.guest_cannot("echo red > /mnt/conf/colour")
     where = sharing.pod["spec"]["containers"][1]["volumeMounts"]
     assert {"name": "conf", "mountPath": "/var/run/kubevirt-private/config-map/conf", "readOnly": True} in where
-
-
-def test_the_guest_sees_a_change_of_a_config_map(sharing: Sharing) -> None:
-    sharing.kubectl("patch", "configmap", "settings", "-p", json.dumps({"data": {"colour": "green"}}))
-    eventually(lambda: sharing.guest("cat /mnt/conf/colour") == "green", 2 * PATIENCE)
 
 
 def test_what_the_guest_writes_is_in_the_volume(sharing: Sharing) -> None:

@@ -33,6 +33,8 @@ from virtfleet.work.tasks import held
 
 logger = logging.getLogger(__name__)
 
+_FAREWELL = 5.0  # seconds for giving a lease back; it expires soon enough by itself
+
 
 class LeadershipLost(Exception):
     """The lease could not be renewed in time, or somebody else has it."""
@@ -179,7 +181,7 @@ class Election:
     async def _release(self) -> None:
         """Let the next candidate take over at once instead of after the lease's duration."""
         try:
-            async with asyncio.timeout(self._renew_deadline):
+            async with asyncio.timeout(min(self._renew_deadline, _FAREWELL)):
                 while (lease := await self._look()) and lease["spec"].get("holderIdentity") == self.identity:
                     free = {
                         **lease["spec"],
