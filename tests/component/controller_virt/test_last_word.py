@@ -23,8 +23,8 @@ from virt_plane import Plane, a_vm, plane
 from bench.simulator import NAMESPACE, CountingApi
 from virtfleet.controller import strategy
 from virtfleet.controller.records.instance import decode_instance
-from virtfleet.gateway.machines import Machines
 from virtfleet.gateway.power import Power, RestartOptions, StartOptions, StopOptions
+from virtfleet.gateway.vms import Vms
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import VMIS, VMS, Obj, Resource
 from virtfleet.local.apiserver.objects.operations import Operations
@@ -88,7 +88,7 @@ class Vm:
         self.virt = virt
         self.name = name
         self.model = Model(first, {"Halted": False, "Manual": False}.get(first, True))
-        self.power = Power(virt.api, Machines(virt.api))
+        self.power = Power(virt.api, Vms(virt.api))
         self.history: list[object] = [first]
 
     async def instance(self) -> Obj | None:
