@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -87,8 +86,8 @@ class Used:
         return self.in_guest("cat /proc/sys/kernel/random/boot_id", vm)
 
     def vmi(self) -> dict[str, Any] | None:
-        found = self.kubectl.run("get", "vmi", "web", "-o", "json", "--ignore-not-found").stdout
-        return json.loads(found) if found else None
+        there: list[dict[str, Any]] = self.kubectl.json("get", "vmi", "--field-selector=metadata.name=web")["items"]
+        return there[0] if there else None
 
     def vm(self) -> dict[str, Any]:
         found: dict[str, Any] = self.kubectl.json("get", "vm", "web")

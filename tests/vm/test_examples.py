@@ -120,10 +120,28 @@ def inside(kubectl: Kubectl, vmi: str, *command: str) -> subprocess.CompletedPro
     return kubectl.run("exec", pod, "--", "virt-launcher", "probe", "--timeout", "30", "--", *command)
 
 
-def page(kubectl: Kubectl, where: str, path: str = "") -> str:
-    """What a guest's web server answers to a Pod, when it does."""
-    fetch = f"import urllib.request as u; print(u.urlopen('http://{where}/{path}', timeout=10).read().decode(), end='')"
-    ask = ("exec", "visitor", "--", "/usr/bin/python3", "-c", fetch)
+FETCH = """
+import sys, time, urllib.request
+url, wanted = sys.argv[1:]
+until = time.monotonic() + 60
+while time.monotonic() < until:
+    try:
+        text = urllib.request.urlopen(url, timeout=10).read().decode()
+        if text == (wanted or text):
+            print(text, end="")
+            break
+    except OSError:
+        pass
+    time.sleep(0.3)
+"""
+
+
+def page(kubectl: Kubectl, where: str, path: str = "", wanted: str = "") -> str:
+    """What a guest's web server answers to a Pod, when it does, and when that is what is wanted.
+
+    The Pod is who waits: a command in it for each look would take the machine from what is waited for.
+    """
+    ask = ("exec", "visitor", "--", "/usr/bin/python3", "-c", FETCH, f"http://{where}/{path}", wanted)
     return eventually(lambda: Kubectl(kubectl.cluster).run(*ask).stdout, PATIENCE)
 
 
@@ -262,7 +280,7 @@ def test_a_config_map_is_a_directory_of_the_guest_and_follows_its_changes(kubect
     where = address(booted(kubectl, "canteen"))
     assert page(kubectl, where, "menu/today") == "dumplings"
     kubectl("patch", "configmap", "menu", "-p", json.dumps({"data": {"today": "noodles"}}))
-    eventually(lambda: page(kubectl, where, "menu/today") == "noodles", PATIENCE)
+    assert page(kubectl, where, "menu/today", wanted="noodles")
 
 
 @exercises("disk.yaml")

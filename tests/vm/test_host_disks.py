@@ -50,7 +50,7 @@ def run(user: Kubectl, wanted: dict[str, Any]) -> None:
     """To the end of the guest."""
     eventually(lambda: user.apply(wanted), PATIENCE)  # when the gate has been heard of
     name = wanted["metadata"]["name"]
-    eventually(lambda: user("get", "vmi", name, "-o", "jsonpath={.status.phase}") == "Succeeded", 2 * PATIENCE)
+    eventually(lambda: user.json("get", "vmi", name)["status"].get("phase") == "Succeeded", 2 * PATIENCE)
 
 
 def test_a_disk_is_made_and_outlives_its_vm(user: Kubectl, directory: Path) -> None:
