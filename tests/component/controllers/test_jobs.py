@@ -109,7 +109,8 @@ async def test_restarts_of_containers_count_as_failures(cluster: Cluster) -> Non
 
 
 async def test_a_deadline_ends_a_job_and_a_time_to_live_deletes_it(cluster: Cluster) -> None:
-    await cluster.api.create(JOBS, a_job(activeDeadlineSeconds=1, ttlSecondsAfterFinished=1), "default")
+    # Objects have whole seconds, so the first of these may be over at once.
+    await cluster.api.create(JOBS, a_job(activeDeadlineSeconds=2, ttlSecondsAfterFinished=1), "default")
     (pod,) = await running(cluster, 1)
     await status(cluster, active=0, Failed="DeadlineExceeded")
     await cluster.gone(PODS, pod["metadata"]["name"])
