@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from virtfleet.cli import installing
 from virtfleet.cli.home import readiness
+from virtfleet.kube.errors import ApiError
+from virtfleet.local.directory import Settings
 
 
 def pod(name: str, ready: str = "True", phase: str = "Running", owner: str = "", **meta: Any) -> dict[str, Any]:
@@ -45,3 +50,24 @@ def test_a_vmi_of_before_a_down_is_not_taken_for_a_running_one() -> None:
     pods = [pod("1", owner="alive"), pod("2", phase="Failed", owner="dead")]
     assert readiness.why_stale(vmis, pods) == "not looked at yet: VMI d/dead"
     assert readiness.why_stale(vmis[:1], pods) is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("Timeout", "the API server does not answer: no"),
+        ("ServiceUnavailable", "the API server does not answer: no"),
+        ("Forbidden", "the API server refuses what is asked: no"),
+    ],
+)
+def test_silence_is_not_told_as_a_refusal(
+    reason: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ApiError(reason, "no")
+
+    monkeypatch.setattr(readiness, "why_api_unready", lambda _: None)
+    monkeypatch.setattr(readiness, "ask", fail)
+    settings = Settings("c", 1, "10.0.0.0/16", "10.1.0.0/16", [])
+    child = {"name": readiness.CONTROL_PLANE, "running": True, "ending": False, "reason": ""}
+    assert readiness.why_unready(tmp_path, settings, [child]) == said

@@ -24,19 +24,26 @@ def placement(message: str) -> str:
     scarce = sorted(set(_SCARCE.findall(message)))
     amounts = [what for what in scarce if what in _AMOUNTS]
     devices = [what for what in scarce if what not in (*_AMOUNTS, _VSOCK)]
-    known = {
-        f"ask for less {' and '.join(amounts)}, stop other VMs, or add a node": amounts,
-        f"no node has enough of {', '.join(devices)} left: stop VMs that use it, or add a node that has it": devices,
-        "where it does not work, developerConfiguration.useEmulation of the KubeVirt object lets VMs run": (
-            _dispensable().intersection(devices)
+    known = (
+        (amounts, f"ask for less {' and '.join(amounts)}, stop other VMs, or add a node"),
+        (devices, f"no node has enough of {', '.join(devices)} left: stop VMs that use it, or add a node that has it"),
+        (
+            _dispensable().intersection(devices),
+            "where it does not work, developerConfiguration.useEmulation of the KubeVirt object lets VMs run",
         ),
-        "have the kernel module vhost_vsock on a node where the VM may be (modprobe vhost_vsock) and the feature"
-        " gate VSOCK on, or set autoattachVSOCK: false": _VSOCK in scarce,
-        "no node has the labels that the VM's nodeSelector, affinity, CPU model, machine type or hypervisor needs:"
-        " compare them with `kubectl get nodes --show-labels`": _LABELS in message and not scarce,
-        "add a toleration to the VM, or remove the taint from a node": _TAINT in message and not scarce,
-    }
-    hints = [hint for hint, applies in known.items() if applies]
+        (
+            _VSOCK in scarce,
+            "have the kernel module vhost_vsock on a node where the VM may be (modprobe vhost_vsock) and the feature"
+            " gate VSOCK on, or set autoattachVSOCK: false",
+        ),
+        (
+            _LABELS in message and not scarce,
+            "no node has the labels that the VM's nodeSelector, affinity, CPU model, machine type or hypervisor needs:"
+            " compare them with `kubectl get nodes --show-labels`",
+        ),
+        (_TAINT in message and not scarce, "add a toleration to the VM, or remove the taint from a node"),
+    )
+    hints = [hint for applies, hint in known if applies]
     return f"No node can run the VM: {message}{' What to do: ' if hints else ''}{'; '.join(hints)}"
 
 

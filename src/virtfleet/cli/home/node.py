@@ -174,7 +174,7 @@ def _serve(data: Path, name: str, *, in_service: bool) -> None:
     try:
         readiness.ask(data, partial(_taint_node, name, in_service))
     except ApiError as error:
-        if error.code in (503, 504):
+        if readiness.is_silence(error):
             raise CommandError(f"the API server does not answer: {error}", "Start it with: virtfleet up") from None
         raise CommandError(f"the API server refuses the taint of {name}: {error}") from None
 

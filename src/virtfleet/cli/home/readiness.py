@@ -60,7 +60,13 @@ def why_unready(data: Path, settings: Settings, children: Sequence[Mapping[str, 
             or ask(data, of_nodes)
         )
     except ApiError as error:
-        return f"the API server refuses what is asked: {error.message}"
+        said = "does not answer" if is_silence(error) else "refuses what is asked"
+        return f"the API server {said}: {error.message}"
+
+
+def is_silence(error: ApiError) -> bool:
+    """Whether nobody answered in time, which is no refusal."""
+    return error.code in (503, 504)
 
 
 def _with_history(trouble: str | None, child: Mapping[str, Any]) -> str | None:
