@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -221,7 +222,7 @@ async def test_console_and_screen_work_under_the_pages_own_policy(page: Page, ki
     await expect(page.locator("[data-test=console-state]")).to_have_text("connected", timeout=LONG)
     await page.locator(".terminal textarea").focus()
     await page.keyboard.type("hello")
-    await page.wait_for_function("document.querySelector('[data-test=terminal]').shown().includes('HELLO')")
+    await _until(page, "document.querySelector('[data-test=terminal]').shown().includes('HELLO')")
     coloured = "getComputedStyle(document.querySelector('.xterm-rows')).color"
     assert await page.evaluate(coloured) == "rgb(215, 224, 223)", "its styles were let in"
 
@@ -229,10 +230,17 @@ async def test_console_and_screen_work_under_the_pages_own_policy(page: Page, ki
     await page.goto(f"{kit.url}/#/vm/team/vm-00001/screen")
     await expect(page.locator("[data-test=screen-state]")).to_have_text("connected", timeout=LONG)
     pixel = "[...document.querySelector('.screen canvas').getContext('2d').getImageData(5, 5, 1, 1).data].join()"
-    await page.wait_for_function(f"{pixel} === '0,0,255,255'")
+    await _until(page, f"{pixel} === '0,0,255,255'")
     await page.locator(".screen canvas").click()
     await page.keyboard.press("a")
-    await page.wait_for_function(f"{pixel} === '0,255,0,255'")
+    await _until(page, f"{pixel} === '0,255,0,255'")
+
+
+async def _until(page: Page, expression: str) -> None:
+    """Playwright's own waiting has the page evaluate a string from the second look on, which the policy forbids."""
+    async with asyncio.timeout(LONG / 1000):
+        while not await page.evaluate(expression):
+            await asyncio.sleep(0.05)
 
 
 async def _upper_case(request: web.Request) -> web.StreamResponse:
