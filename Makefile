@@ -40,13 +40,12 @@ test-fast: bootstrap  ## lint and every test that boots no VM, within two minute
 quick:
 	@$(PYTEST) tests/unit tests/component -q -n 5 --dist worksteal --hypothesis-profile=fast -m "not slow and not vm"
 
-# Two processes for clusters and VMs, each with clusters of its own: guests boot, and tests wait for them.
+# Clusters and VMs, each of two processes with clusters of its own, beside all other tests: each lane waits for much.
 test: bootstrap  ## everything
 	@$(MAKE) --no-print-directory -j 2 lint whole
-	@$(LANE) tests/cluster tests/vm -q -n 2 --dist loadgroup
 
 whole:
-	@$(LANE) tests/unit tests/component -q -n 4 --dist worksteal
+	@$(LANE) tests/cluster tests/vm -q -n 2 --dist loadgroup -- tests/unit tests/component -q -n 2 --dist worksteal
 
 # UPGRADE=1: from the version before to this one and back instead.
 test-kube: bootstrap  ## the tests of clusters and VMs on the Kubernetes that KUBECONFIG names, with images of this tree

@@ -9,6 +9,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+def pause(took: float) -> float:
+    """Until the next look, by what the last one took: whoever looks all the time slows down what it waits for."""
+    return max(0.05, min(8 * took, 0.25), took)
+
+
 def eventually(condition: Callable[[], T | None], deadline: float = 30.0) -> T:
     """The first truthy value of `condition`; the last exception or value is shown if it never comes."""
     end = time.monotonic() + deadline
@@ -20,5 +25,5 @@ def eventually(condition: Callable[[], T | None], deadline: float = 30.0) -> T:
                 return value
         except Exception as error:
             last = error
-        time.sleep(max(0.02, time.monotonic() - began))  # whoever looks all the time slows down what it waits for
+        time.sleep(pause(time.monotonic() - began))
     raise AssertionError(f"did not come true within {deadline} s; last: {last!r}")

@@ -53,7 +53,7 @@ class Reader:
     """One cluster's objects, by the names that people use for their kinds."""
 
     def __init__(self, kubeconfig: Path) -> None:
-        self._ask = RawApi(kubeconfig)
+        self._api = RawApi(kubeconfig)
         self._kinds: dict[str, tuple[str, str, bool]] = {}
 
     def get(self, asked: Question) -> Any:
@@ -66,7 +66,7 @@ class Reader:
         place = f"/namespaces/{asked.namespace}" if namespaced and not asked.everywhere else ""
         name = f"/{asked.name}" if asked.name else ""
         query = f"?{urlencode(asked.selectors)}" if asked.selectors else ""
-        answer = self._ask("GET", f"{root}{place}/{plural}{name}{query}")
+        answer = self._api.look(f"{root}{place}/{plural}{name}{query}")
         assert answer.code == 200, f"Error from server ({answer.reason}): {answer.message}"
         found = answer.json
         for item in found.get("items", ()) if not asked.name else ():  # which kubectl writes as objects of their own
@@ -77,7 +77,7 @@ class Reader:
         """Where each kind is served; the first of several groups with the same name has it, as with kubectl."""
         found: dict[str, tuple[str, str, bool]] = {}
         for path in ("/api", "/apis"):
-            for group in self._ask("GET", path, Accept=_DISCOVERY).json["items"]:
+            for group in self._api.look(path, Accept=_DISCOVERY).json["items"]:
                 name = group["metadata"].get("name", "")
                 for version in group["versions"]:
                     root = f"/apis/{name}/{version['version']}" if name else f"/api/{version['version']}"

@@ -239,7 +239,9 @@ async def test_console_and_screen_work_under_the_pages_own_policy(page: Page, ki
 async def _until(page: Page, expression: str) -> None:
     """Playwright's own waiting has the page evaluate a string from the second look on, which the policy forbids."""
     async with asyncio.timeout(LONG / 1000):
-        while not await page.evaluate(expression):
+        while True:
+            if await page.evaluate(expression):
+                return
             await asyncio.sleep(0.05)
 
 

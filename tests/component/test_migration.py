@@ -45,9 +45,10 @@ RESTLESS = bytes.fromhex(
     "fa2e660f011659000f20c00c010f22c066ea1800ffff080066b810008ed88ec0bf00000001b90000400040f3abebf1"
 ).ljust(0x41, b"\xf4") + bytes.fromhex("0000000000000000ffff0000009acf00ffff00000092cf0017004100ffff")
 
-# The same, but a word in each page of these 4 MiB only, with a pause after it: some tens of MiB are new each second.
+# The same, but a word in each page of these 4 MiB only, with a pause after it: some tens of MiB are
+# new each second, and with a hundredth of its time, which is the least that a guest is left, far less than one.
 BUSY = (
-    RESTLESS[:0x20] + bytes.fromhex("bf00000001b90004000040890781c700100000ba401f00004a75fde2eeebe1") + RESTLESS[0x3F:]
+    RESTLESS[:0x20] + bytes.fromhex("bf00000001b90004000040890781c700100000ba803801004a75fde2eeebe1") + RESTLESS[0x3F:]
 )
 
 # The same 16 MiB, filled once: after that it only counts time.
@@ -292,7 +293,7 @@ async def test_a_guest_that_writes_faster_than_the_link_is_slowed_down_until_it_
     departure = pair.begin(BUSY)
     throttled: list[int] = []
     departure._say = lambda: throttled.append(departure.look.throttle)
-    options = MigrationOptions(allow_auto_converge=True, bandwidth_per_migration="5Mi")
+    options = MigrationOptions(allow_auto_converge=True, bandwidth_per_migration="6Mi")
     await departure.run(pair.target.document(pair.wanted), pair.route, options)
     assert max(throttled) >= 20, throttled
     land(pair.target.libvirt.lookupByName(NAME))

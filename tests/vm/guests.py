@@ -23,6 +23,7 @@ from virtfleet.installation import Installation
 from virtfleet.launcher.alone.standalone import Standalone
 from virtfleet.local import guestimage
 from virtfleet.protocol.messages import DomainState, GetState, Update
+from waiting import pause
 
 T = TypeVar("T")
 PATIENCE = 100.0  # an emulated guest on a machine that has other things to do
@@ -34,13 +35,13 @@ async def eventually(condition: Callable[[], Awaitable[T] | T], deadline: float 
     deadline = deadline or PATIENCE
     end = time.monotonic() + deadline
     value: Any = None
-    while time.monotonic() < end:
+    while (began := time.monotonic()) < end:
         value = condition()
         if isinstance(value, Awaitable):
             value = await value
         if value:
             return value
-        await asyncio.sleep(POLL)
+        await asyncio.sleep(max(POLL, pause(time.monotonic() - began)))
     raise AssertionError(f"did not come true within {deadline} s; last: {value!r}")
 
 

@@ -55,10 +55,10 @@ _ON_DEMAND = ("efivarfs",)  # those that people load themselves: not every guest
 _COMMAND_LINE = (
     "console=tty0 console=ttyS0 quiet panic=5 mitigations=off random.trust_cpu=on memhp_default_state=online"
     " no_timer_check"  # an emulated CPU that waits for its turn meanwhile looks like one without a timer, and panics
-    # What nobody needs here, and what is a fifth of an emulated CPU's work until the guest is up: tests of ciphers,
-    # keys of modules, and what is there for tracing.
-    " cryptomgr.notests initcall_blacklist=crypto_kdf108_init,load_system_certificate_list,init_encrypted,init_ima,"
-    "init_kprobe_trace,slab_sysfs_init"
+    # What nobody needs here, and what is a quarter of an emulated CPU's work until the guest is up: code rewritten for
+    # one CPU, tests of ciphers, keys of modules, and what is there for tracing.
+    " noreplace-smp edd=off cryptomgr.notests initcall_blacklist=crypto_kdf108_init,load_system_certificate_list,"
+    "init_encrypted,init_ima,init_kprobe_trace,slab_sysfs_init"
 )
 _SIGNATURE = b"~Module signature appended~\n"  # how a signed module ends
 _SYSLINUX = f"DEFAULT guest\nLABEL guest\n  LINUX /vmlinuz\n  INITRD /initrd\n  APPEND {_COMMAND_LINE}\n"

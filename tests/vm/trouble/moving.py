@@ -23,6 +23,7 @@ from virtfleet.kube.client import Client
 from virtfleet.kube.errors import ApiError
 from virtfleet.kube.resource import PODS, VMI_MIGRATIONS, VMIS, Obj
 from vm.trouble.fleet import LAUNCHER, NODES, Fleet, kill, tiny
+from waiting import pause
 
 T = TypeVar("T")
 NAMESPACE, NAME = "default", "mover"
@@ -50,13 +51,13 @@ def counts() -> Obj:
 async def eventually(condition: Callable[[], Awaitable[T]], what: str, limit: float = PATIENCE) -> T:
     """The first truthy answer; there may be no API server for a while."""
     end, last = time.monotonic() + limit, ""
-    while time.monotonic() < end:
+    while (began := time.monotonic()) < end:
         try:
             if answer := await condition():
                 return answer
         except (ApiError, AssertionError) as error:
             last = str(error)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(pause(time.monotonic() - began))
     raise AssertionError(f"{what}: not within {limit:.0f} s; {last}")
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -15,6 +18,8 @@ from virtfleet.hypervisors.proof import Device, Program, Step, TinyGuest
 from virtfleet.launcher.libvirtd.daemons import lacking
 from virtfleet.launcher.node import keep
 
+_CPU = 1
+"""Seconds of it that a tiny guest has. A broken device often keeps a processor busy; one that works needs a tenth."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -87,12 +92,21 @@ def _guest(wanted: TinyGuest) -> str:
         for name, content in wanted.files.items():
             Path(places[name]).write_bytes(content)
         command = [word.format_map(places) for word in wanted.command]
+        limited = partial(resource.setrlimit, resource.RLIMIT_CPU, (_CPU, _CPU))
         try:
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=wanted.seconds, check=False
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=wanted.seconds,
+                check=False,
+                preexec_fn=limited,
             )
         except subprocess.TimeoutExpired:
             return f"a guest that {wanted.does} did not end within {wanted.seconds:.0f} s, although its device opens"
+    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        return f"a guest that {wanted.does} did not end within {_CPU} s of CPU time, although its device opens"
     if done.returncode == wanted.status:
         return ""
     return f"a tiny guest ended with status {done.returncode}: {done.stderr.strip()}"
