@@ -31,7 +31,7 @@ TALKATIVE = [
     sys.executable,
     "-c",
     "import itertools, time\n"
-    "for n in itertools.count(): print(n, 'x' * 100_000, flush=True); time.sleep(0 if n < 400 else 0.01)",
+    "for n in itertools.count(): print(n, 'x' * 100_000, flush=True); time.sleep(0 if n < 250 else 0.1)",
 ]
 STUBBORN = [
     sys.executable,

@@ -73,6 +73,18 @@ def test_a_qcow2_image_is_converted(claim: Path, scratch: str, tmp_path: Path) -
     assert not [*Path(scratch).iterdir()]
 
 
+def test_a_conversion_that_is_killed_says_nothing_of_the_image(
+    claim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qcow2(tmp_path / "image")
+    broken = tmp_path / "qemu-img"
+    broken.write_text("#!/bin/sh\necho no thread >&2\nkill -ABRT $$\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(Trouble, match="qemu-img ended by signal 6: no thread"):
+        target(claim).file(tmp_path / "image")
+
+
 def test_an_image_that_refers_to_another_file_is_refused_before_anybody_opens_it(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(b"secret" * 1000)

@@ -21,6 +21,7 @@ from virtfleet.protocol.importing import Job
 DISK: Final = "disk.img"
 _ZEROS: Final = bytes(PIECE)
 _MEMORY: Final = 1 << 30  # that qemu-img may address
+_ONE_HEAP: Final = {"MALLOC_ARENA_MAX": "1"}  # of 64 MiB for each thread else; on a busy machine there are many
 _PATIENCE: Final = 3600.0  # seconds that it has in any case
 _PACE: Final = 1 << 20  # bytes in a second that it gets more for
 
@@ -113,9 +114,18 @@ class Target:
         command = ["qemu-img", "convert", "-q", "-f", form, "-O", "raw", *onto_device, str(source), str(self._part)]
         limit = _PATIENCE + self.size / _PACE
         try:
-            subprocess.run(command, check=True, capture_output=True, timeout=limit, preexec_fn=_confined)
+            subprocess.run(
+                command,
+                check=True,
+                capture_output=True,
+                timeout=limit,
+                preexec_fn=_confined,
+                env=os.environ | _ONE_HEAP,
+            )
         except subprocess.CalledProcessError as error:
             said = error.stderr.decode(errors="replace").strip()[-500:]
+            if error.returncode < 0:  # it lacked something, or somebody ended it: that says nothing of the image
+                raise Trouble(f"qemu-img ended by signal {-error.returncode}: {said}") from None
             raise (Trouble if "No space" in said else Hopeless)(f"the image cannot be read: {said}") from None
         except subprocess.TimeoutExpired:
             raise Trouble("the image was not converted in time") from None
