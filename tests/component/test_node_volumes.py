@@ -125,14 +125,16 @@ async def test_each_node_has_its_own_kubelet_directory_and_mounts_made_there_rea
     await cluster.delete("maker")
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["at once where the Pod changes", "else after a while"])
 async def test_files_follow_their_objects_while_the_pod_runs(
-    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: NodeCluster, monkeypatch: pytest.MonkeyPatch, told: bool
 ) -> None:
-    monkeypatch.setattr(podworker, "_REFRESH", 0.2)
+    monkeypatch.setattr(podworker, "_REFRESH", 3600.0 if told else 0.2)
     await cluster.api.create(CONFIG_MAPS, {"metadata": {"name": "cm", "namespace": "default"}, "data": {"k": "old"}})
     await cluster.run(
         "p",
-        "while ! grep -q new /v/k; do sleep 0.05; done; while ! grep -q 2 /d/l; do sleep 0.05; done; echo seen",
+        "while ! grep -q new /v/k; do sleep 0.05; done;"
+        f" while ! grep -q {2 if told else 1} /d/l; do sleep 0.05; done; echo seen",
         metadata={"labels": {"version": "1"}},
         volumes=[
             {"name": "v", "configMap": {"name": "cm"}},
@@ -142,7 +144,8 @@ async def test_files_follow_their_objects_while_the_pod_runs(
     )
     await cluster.ready("p")
     await cluster.api.patch(CONFIG_MAPS, "cm", {"data": {"k": "new"}}, "default")
-    await cluster.api.patch(PODS, "p", {"metadata": {"labels": {"version": "2"}}}, "default")
+    if told:
+        await cluster.api.patch(PODS, "p", {"metadata": {"labels": {"version": "2"}}}, "default")
     await cluster.phase("p", "Succeeded")
     assert cluster.log("p") == "seen"
 

@@ -280,6 +280,8 @@ def test_a_config_map_is_a_directory_of_the_guest_and_follows_its_changes(kubect
     where = address(booted(kubectl, "canteen"))
     assert page(kubectl, where, "menu/today") == "dumplings"
     kubectl("patch", "configmap", "menu", "-p", json.dumps({"data": {"today": "noodles"}}))
+    # A kubelet looks at it once a minute, and where the Pod changes.
+    kubectl("annotate", "pod", "-l", "vm.kubevirt.io/name=canteen", "menu=changed")
     assert page(kubectl, where, "menu/today", wanted="noodles")
 
 
