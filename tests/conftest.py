@@ -1,7 +1,8 @@
 """Settings of all tests: how hard property tests try, which tests are left out, and a place to work.
 
 A test is left out by a mark, never by itself: `local_home` where KUBECONFIG names a cluster that is not ours to break,
-`on_demand` unless somebody asks for it. What is left out is printed at the end, and so is what skipped itself.
+`on_demand` unless somebody asks for it, `lacks` where the machine has not what it is about. What is left out is printed
+at the end, and so is what skipped itself.
 """
 
 from __future__ import annotations
@@ -91,6 +92,8 @@ def _left_out(item: pytest.Item) -> str:
         return f"local home only: {mark.args[0]}"
     if os.environ.get("KUBECONFIG") and not os.environ.get("ALL") and (mark := item.get_closest_marker("thorough")):
         return f"on a real Kubernetes with ALL=1: {mark.args[0]}"
+    if mark := item.get_closest_marker("lacks"):
+        return f"this machine lacks it: {mark.args[0]}"
     if mark := item.get_closest_marker("on_demand"):
         variable, why = mark.args
         return "" if os.environ.get(variable) else f"on demand ({variable}=1): {why}"
