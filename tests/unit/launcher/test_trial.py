@@ -55,7 +55,7 @@ def guest(script: str, seconds: float = 30) -> TinyGuest:
         ((Device("null"), Program("nothing-of-the-kind")), "nothing-of-the-kind is not installed"),
         ((guest("echo no luck >&2; exit 1"),), "a tiny guest ended with status 1: no luck"),
         ((guest("exec cat /dev/zero >/dev/null", 0.2),), "a guest that greets did not end within 0 s"),
-        ((guest("exec cat /dev/zero >/dev/null"),), "a guest that greets did not end within 1 s of CPU time"),
+        ((guest("exec cat /dev/zero >/dev/null"),), "a guest that greets did not end within 2 s of CPU time"),
     ],
 )
 def test_the_first_step_that_fails_is_the_reason(tmp_path: Path, steps: tuple[Step, ...], reason: str) -> None:

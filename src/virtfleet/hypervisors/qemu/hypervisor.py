@@ -79,7 +79,7 @@ _TINY_GUEST: Final = TinyGuest(
     files={"rom": _CODE.ljust((1 << 16) - 16, b"\xf4") + _JUMP_TO_START},
     does="copies 64 MiB of memory",
     status=33,  # the exit code that the firmware asks for
-    seconds=3.0,
+    seconds=10.0,
 )
 
 

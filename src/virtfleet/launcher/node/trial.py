@@ -18,8 +18,8 @@ from virtfleet.hypervisors.proof import Device, Program, Step, TinyGuest
 from virtfleet.launcher.libvirtd.daemons import lacking
 from virtfleet.launcher.node import keep
 
-_CPU = 1
-"""Seconds of it that a tiny guest has. A broken device often keeps a processor busy; one that works needs a tenth."""
+_CPU = 2
+"""Seconds of it that a tiny guest has, where a broken device keeps one busy. It may wait longer for its turn."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
