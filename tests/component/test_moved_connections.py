@@ -58,7 +58,7 @@ class Guest:
         )
         self._processes = [subprocess.Popen(["unshare", "--net", "sleep", "infinity"])]
         self._namespace = f"/proc/{self._processes[0].pid}/ns/net"
-        self._pod = ""
+        self.pod = ""
 
     async def inside(self, *command: str) -> None:
         await run("nsenter", f"--net={self._namespace}", *command)
@@ -74,8 +74,8 @@ class Guest:
         helper = (sys.executable, "-m", "virtfleet.handler.network.setup")
         told = await run("nsenter", f"--net={space}", *helper, feed=msgspec.json.encode(order))
         mac = msgspec.json.decode(told, type=dict[str, Link])["eth0"].mac
-        if self._pod:
-            await run("nsenter", f"--net={self._pod}", "ip", "link", "delete", "port")
+        if self.pod:
+            await run("nsenter", f"--net={self.pod}", "ip", "link", "delete", "port")
         own = ("10.0.2.2/24", "10.0.2.1") if self._nic.masquerade else (f"{address(pod)}/32", self._gateway)
         peer = f"peer name eth0 address {'02:00:00:00:00:07' if self._nic.masquerade else mac}"
         plug = f"link add port type veth {peer} netns {self._processes[0].pid}\nlink set port master k6t-eth0 up"
@@ -86,7 +86,7 @@ class Guest:
             f"route add default via {own[1]} dev eth0 onlink",
         ):
             await self.inside("ip", *command.split())
-        self._pod = space
+        self.pod = space
 
     @property
     def _gateway(self) -> str:
@@ -94,7 +94,7 @@ class Guest:
 
     async def is_announced(self) -> None:
         """By its launcher, or by itself where it has the Pod's address."""
-        where = self._pod if self._nic.masquerade else self._namespace
+        where = self.pod if self._nic.masquerade else self._namespace
         await run("nsenter", f"--net={where}", sys.executable, "-c", ANNOUNCE)
 
     def close(self) -> None:
@@ -154,11 +154,15 @@ async def test_connections_go_along(cluster: NodeCluster, masquerade: bool) -> N
             pod = await namer(cluster, f"pod{move}", node, vmi="u", target=True)
             for stream in streams:
                 await stream.goes_on()
+            left = guest.pod
             await guest.plug(pod, node)
             await guest.is_announced()
+            # The Pod that it left has a kernel that may still have something to say, and has the way turned back with
+            # that, until it is taken off the bridge.
+            await run("nsenter", f"--net={left}", sys.executable, "-c", ANNOUNCE)
+            await mark(cluster, f"pod{move}")
             for stream in streams:
                 await stream.goes_on()
-            await mark(cluster, f"pod{move}")
             await cluster.delete(f"pod{move - 1}")
             for stream in streams:
                 await stream.goes_on()
