@@ -149,7 +149,7 @@ async def test_a_handler_serves_its_node_and_leaves_it_in_order(
         await eventually(lambda: label(server) == "true")
         await eventually(lambda: kubelet.offers().get("devices.kubevirt.io/tun") == (3, 3))
         handler.process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(handler.process.wait(), 20) == 0
+        assert await asyncio.wait_for(handler.process.wait(), 60) == 0
         assert label(server) == "false"
         assert not list((place / "kubelet/device-plugins").glob("kubevirt-*"))
 
@@ -181,7 +181,7 @@ async def test_a_handler_of_an_installation_that_goes_leaves_nothing_but_records
     async with Handler(place, server, "handler-a") as handler:
         await handler.ready()
         handler.process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(handler.process.wait(), 20) == 0
+        assert await asyncio.wait_for(handler.process.wait(), 60) == 0
     assert list((place / "facts").iterdir()) == []
     assert list((place / "private").iterdir()) == [record.parent] and record.exists()
 
@@ -231,5 +231,5 @@ async def test_a_stand_in_serves_until_an_operator_of_another_version_has_come(
         async with Handler(place, server, "handler-a") as other:
             assert "stand-in" in await other.ready(503)
             server.put(KUBEVIRTS, {**kubevirt, "status": {"operatorVersion": "0.0.1"}})
-            assert await asyncio.wait_for(handler.process.wait(), 20) == 0
+            assert await asyncio.wait_for(handler.process.wait(), 60) == 0
             await other.ready()
