@@ -8,9 +8,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
-from conformance import nodes, page, report, storage
+from conformance import __main__ as conformance
+from conformance import nodes, page, report, storage, suite
 from conformance.report import Reasons, Spec
 
 TABLE: dict[str, list[dict[str, Any]]] = {
@@ -104,6 +106,17 @@ def test_a_slice_has_the_quickest_reliable_specs_of_every_label_in_turn() -> Non
     took = {"a1": 5, "a2": 1, "a3": 2, "b1": 9, "once": 1, "alone": 1}
     results = {n: {"state": "passed", "seconds": s, "passes": 1 if n == "once" else 2} for n, s in took.items()}
     assert [s.name for s in report.reliable(every, results, ("a", "b"), 14, 2)] == ["a2", "b1", "a3"]
+
+
+@pytest.mark.parametrize(("state", "verdict"), [("passed", 0), ("failed", 1), ("skipped", 1)])
+def test_a_slice_is_judged_by_the_specs_that_it_chose(
+    state: str, verdict: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = run(entry("starts", state), entry("is not ready to be run", "pending"))
+    monkeypatch.setattr(suite, "run", lambda *_: entries)
+    every = [Spec(f"[sig] VMs {name}", frozenset({page.LABELS[0]}), "a_test.go") for name in ("starts", "is not ready")]
+    results = {"[sig] VMs starts": {"state": "passed", "seconds": 1, "passes": 2}}
+    assert conformance._slice(every, results, 1) == verdict
 
 
 def test_the_runner_is_asked_for_exactly_these() -> None:
