@@ -82,6 +82,21 @@ async def test_the_node_waits_for_its_devices_and_hears_of_changes(
         await eventually(lambda: schedulable(server) == "false")
 
 
+@pytest.mark.parametrize("part", ["heartbeat", "labeller"])
+async def test_it_ends_when_it_is_told_to_though_there_is_news_at_that_moment(
+    server: ScriptedServer, api: Client, tmp_path: Path, part: str
+) -> None:
+    heartbeat = Heartbeat(api, "n1", lambda: True, tmp_path / "none")
+    labeller = Labeller(api, Recorder(api, "virt-handler", "n1"), "n1", dict)
+    run, news = (heartbeat.run, heartbeat._news) if part == "heartbeat" else (labeller.run, labeller._stirred)
+    task = asyncio.create_task(run())
+    await eventually(lambda: news._waiters)  # type: ignore[attr-defined]
+    news.set()
+    task.cancel()
+    await asyncio.wait([task], timeout=10)
+    assert task.cancelled()
+
+
 async def test_a_node_without_its_devices_says_so_when_patience_is_over(
     server: ScriptedServer, api: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

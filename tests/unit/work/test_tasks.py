@@ -109,6 +109,11 @@ def calls() -> Iterator[tuple[str, Call]]:
     return ((file, call) for file, module in modules().items() for call in module.calls)
 
 
+def test_nothing_waits_in_a_way_that_loses_a_cancellation() -> None:
+    """Python 3.11's `wait_for` does, where what it waits for comes at the same moment; `asyncio.timeout` does not."""
+    assert not [f"{file}:{call.line}" for file, call in calls() if call.name.rpartition(".")[2] == "wait_for"]
+
+
 def test_no_task_is_made_that_nobody_owns() -> None:
     made = [
         f"{file}:{call.line}"

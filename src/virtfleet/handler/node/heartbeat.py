@@ -90,7 +90,8 @@ class Heartbeat:
 
     async def _wait(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
 
     async def _write(self, patch: Obj) -> None:
         backoff = Backoff(0.5, 15.0)
@@ -104,6 +105,7 @@ class Heartbeat:
 
     async def _say_goodbye(self) -> None:
         try:
-            await asyncio.wait_for(self.api.patch(NODES, self.node, not_schedulable()), _FAREWELL)
+            async with asyncio.timeout(_FAREWELL):
+                await self.api.patch(NODES, self.node, not_schedulable())
         except (ApiError, TimeoutError) as error:
             logger.warning("the node could not be marked unschedulable: %s", error)

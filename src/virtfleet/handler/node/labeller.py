@@ -161,7 +161,8 @@ class Labeller:
                 logger.info("the node was not labelled: %s", error.message)
                 pause = random.uniform(1.0, 10.0)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stirred.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._stirred.wait()
             self._stirred.clear()
 
     async def label(self) -> None:

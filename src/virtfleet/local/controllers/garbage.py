@@ -93,7 +93,8 @@ class Garbage:
             for new in wanted.keys() - self._caches.keys():
                 self._add(new, wanted[new], group)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._kinds_changed.wait(), NEW_KINDS)
+                async with asyncio.timeout(NEW_KINDS):
+                    await self._kinds_changed.wait()
 
     def _add(self, kind: str, resource: Resource, group: asyncio.TaskGroup) -> None:
         owners = {"owner": lambda item: {owner.uid for owner in item.owners}}
