@@ -120,10 +120,12 @@ async def test_pods_of_a_cluster_that_is_torn_down_end_in_grace_and_the_next_age
 ) -> None:
     cluster.spawn()
     await cluster.run(
-        "willing", "trap 'echo bye > /d/said; exit 3' TERM; while :; do sleep 0.05; done", **_shared(cluster)
+        "willing",
+        "trap 'echo bye > /d/said; exit 3' TERM; touch /d/listening; while :; do sleep 0.05; done",
+        **_shared(cluster),
     )
     await cluster.run("stubborn", "trap '' TERM; while :; do sleep 0.05; done", terminationGracePeriodSeconds=1)
-    await cluster.ready("willing")
+    await cluster.until("willing", lambda _: (cluster.directory / "shared" / "listening").exists())
     await cluster.ready("stubborn")
     cluster.kill_agents()
     await tear_down(cluster.directory, cluster.network)
