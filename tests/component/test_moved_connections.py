@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 from node_cluster import NodeCluster, needs_root, node_cluster
-from test_node_succession import address, mark, namer
+from test_node_succession import address, announce, mark, namer
 
 from virtfleet.handler.network.plan import InterfaceRequest, Link
 from virtfleet.handler.network.setup import Order
@@ -41,7 +41,6 @@ connection.settimeout(None)
 while data := connection.recv(4096):
     connection.sendall(data)
 """
-ANNOUNCE = "from virtfleet.launcher.guestnet.network import announce; announce()"
 
 
 class Guest:
@@ -94,8 +93,7 @@ class Guest:
 
     async def is_announced(self) -> None:
         """By its launcher, or by itself where it has the Pod's address."""
-        where = self.pod if self._nic.masquerade else self._namespace
-        await run("nsenter", f"--net={where}", sys.executable, "-c", ANNOUNCE)
+        await announce(self.pod if self._nic.masquerade else self._namespace)
 
     def close(self) -> None:
         for process in reversed(self._processes):
@@ -159,7 +157,7 @@ async def test_connections_go_along(cluster: NodeCluster, masquerade: bool) -> N
             await guest.is_announced()
             # The Pod that it left has a kernel that may still have something to say, and has the way turned back with
             # that, until it is taken off the bridge.
-            await run("nsenter", f"--net={left}", sys.executable, "-c", ANNOUNCE)
+            await announce(left)
             await mark(cluster, f"pod{move}")
             for stream in streams:
                 await stream.goes_on()

@@ -75,19 +75,12 @@ async def test_sidecars_start_in_order_and_end_after_the_others_in_reverse(clust
     (cluster.directory / "said/started").touch()
     pod = await cluster.ready("p")
     assert [s["ready"] for s in pod["status"]["initContainerStatuses"]] == [True, True, True]
-
-    async def all_begun() -> bool:
-        return {"second begins", "main begins"} <= {*said(cluster)}
-
-    await cluster.eventually(all_begun)
+    await cluster.until("p", lambda _: {"second begins", "main begins"} <= {*said(cluster)})
     (cluster.directory / "said/go").touch()
     over = await cluster.phase("p", "Succeeded", "Failed")
     told = said(cluster)
     assert told[:2] == ["first begins", "once begins"]
-    assert sorted(told[2:4]) == [
-        "main begins",
-        "second begins",
-    ]  # whoever of both speaks first
+    assert sorted(told[2:4]) == ["main begins", "second begins"]  # whoever of both speaks first
     assert told[4:] == ["second ends", "first ends"]
     assert over["status"]["phase"] == "Succeeded"
     assert sidecar(over, "first")["state"]["terminated"]["exitCode"] == 0

@@ -43,7 +43,10 @@ def address(pod: Obj) -> str:
     return str(pod["status"]["podIP"])
 
 
-SAYS = "from virtfleet.launcher.guestnet.network import announce; announce()"
+async def announce(namespace: str) -> None:
+    """Whoever has that network namespace says a word to its routers."""
+    script = "from virtfleet.launcher.guestnet.network import announce; announce()"
+    await run("nsenter", f"--net={namespace}", sys.executable, "-c", script)
 
 
 async def reached(cluster: NodeCluster, at: str, name: str, speaking: str = "") -> None:
@@ -51,7 +54,7 @@ async def reached(cluster: NodeCluster, at: str, name: str, speaking: str = "") 
 
     async def answers() -> bool:
         if speaking:
-            await run("nsenter", f"--net={speaking}", sys.executable, "-c", SAYS)
+            await announce(speaking)
         try:
             with socket.create_connection((at, 7000), timeout=5) as connection:
                 return connection.recv(100).decode() == name

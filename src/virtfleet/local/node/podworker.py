@@ -58,7 +58,8 @@ class PodWorker:
         self.runs = PodRuns(node, self.woken.set, self._say, self._warn, adopted)
         self._outcome: Why | None = None
         self._ground: Ground | None = None
-        self._refreshed, self._shown = 0.0, ""
+        self._refreshed = 0.0
+        self._shown: list[Obj | None] = []  # labels and annotations, as the volumes have them
         self._attach_again = float("inf")  # when to try again to attach it to a network
         self._pending: Why | None = None  # why it does not have the resources that its spec asks for by now
         self._over = False  # nothing of the pod will run any more
@@ -182,13 +183,13 @@ class PodWorker:
 
     async def _stand_on_ground(self) -> float | None:
         """Sandbox and volumes. The answer is a pause when they cannot be had yet, None when they are there."""
-        node = self._node
+        node, tags = self._node, [self.pod["metadata"].get(kind) for kind in ("labels", "annotations")]
         try:
             if self._ground is None:
                 sandbox = await node.sandboxes.ensure(self.pod, await predecessor(node.api, self.pod))
                 places = await node.volumes.make(self.pod, node.facts(sandbox), self.woken.set)
                 self._ground = Ground(sandbox, places)
-                self._refreshed, self._shown = time.time(), self._tags()
+                self._refreshed, self._shown = time.time(), tags
                 self.runs.adopt_health(self.pod, self._address())
             if self._ground.sandbox.follows and succeeds(self.pod):
                 sandbox = await node.sandboxes.succeed(self._ground.sandbox)
@@ -196,8 +197,7 @@ class PodWorker:
             if pause := await self._attach():
                 return pause
             # The clock may have been set back. Who does not want to wait annotates the Pod, as with a kubelet.
-            if abs(time.time() - self._refreshed) >= _REFRESH or self._shown != self._tags():
-                tags = self._tags()
+            if abs(time.time() - self._refreshed) >= _REFRESH or self._shown != tags:
                 await node.volumes.refresh(self.pod, node.facts(self._ground.sandbox))
                 self._refreshed, self._shown = time.time(), tags
         except ImageUnavailable as why:
@@ -211,9 +211,6 @@ class PodWorker:
             self._warn("FailedCreatePodSandBox", f"Failed to create pod sandbox: {error}")
             return _RETRY
         return None
-
-    def _tags(self) -> str:
-        return repr([self.pod["metadata"].get(kind) for kind in ("labels", "annotations")])
 
     async def _attach(self) -> float | None:
         """Have the networks beside the cluster's. The answer is a pause where nothing may be started without them."""
